@@ -105,6 +105,19 @@ typedef enum wf_binary {
     WF_BINARY_MUL,        /* y = alpha a b */
 } wf_binary;
 
+/* What a fold makes of its inputs a, b and c, element by element. */
+typedef enum wf_fold_op {
+    WF_FOLD_LINEAR = 0,  /* alpha a + beta b; b NULL: alpha a */
+    WF_FOLD_MUL,         /* alpha a b */
+    WF_FOLD_DIV,         /* alpha a / b */
+    WF_FOLD_MULDIV,      /* alpha a b / c */
+    WF_FOLD_WHERE,       /* a where c is not 0, else b; a or b NULL: 0. c is of u8, or of a float type */
+    WF_FOLD_PRELU,       /* b a where a is below 0, else a */
+    WF_FOLD_PRELU_X,     /* its derivative by x, times a: c a where b is 0 or below, else a */
+    WF_FOLD_PRELU_SLOPE, /* and by the slope: a b where b is below 0, else 0 */
+    WF_FOLD_OPS
+} wf_fold_op;
+
 typedef enum wf_loss_kind {
     WF_LOSS_BCE_LOGITS = 0, /* max(x,0) - x t + log(1 + exp(-|x|)) */
     WF_LOSS_MSE,            /* (x - t)^2 */
@@ -273,6 +286,17 @@ typedef struct wf_binary_args {
     bool accumulate;
 } wf_binary_args;
 
+/* All strided arrays have one rank and the same dims: those of the whole. A stride of 0 in an input repeats it along
+ * that dimension, one in y folds the dimension: its elements are summed. Other strides of y reach every element of y
+ * once. Strides are not negative. a, b and y are of one float type; y may be wide. */
+typedef struct wf_fold_args {
+    wf_fold_op op;
+    double alpha, beta;
+    const wf_strided *a, *b, *c; /* NULL: absent */
+    const wf_strided *y;
+    bool accumulate;
+} wf_fold_args;
+
 typedef struct wf_loss_args {
     wf_loss_kind kind;
     const wf_array *x;
@@ -335,6 +359,7 @@ typedef wf_status wf_group_norm_fn(wf_ctx *ctx, const wf_group_norm_args *args);
 typedef wf_status wf_group_norm_merge_fn(wf_ctx *ctx, const wf_array *parts, const wf_array *sums);
 typedef wf_status wf_act_fn(wf_ctx *ctx, const wf_act_args *args);
 typedef wf_status wf_binary_fn(wf_ctx *ctx, const wf_binary_args *args);
+typedef wf_status wf_fold_fn(wf_ctx *ctx, const wf_fold_args *args);
 typedef wf_status wf_dropout_fn(wf_ctx *ctx, double rate, const wf_random *random, const wf_array *x,
                                 const wf_array *y);
 typedef wf_status wf_epilogue_forward_fn(wf_ctx *ctx, const wf_epilogue *epilogue, const wf_array *x,
@@ -514,6 +539,9 @@ typedef struct wf_kernels {
     wf_act_fn *act_forward, *act_backward;
     /* b NULL: taken as absent (LINEAR gives alpha a). In place (y == a) allowed. */
     wf_binary_fn *binary;
+    /* y = the sum over the folded dimensions of op(a, b, c): arithmetic with broadcasting, sums over any dimensions,
+     * and the two in one pass. A sum over no element is 0. In place allowed where nothing is folded or repeated. */
+    wf_fold_fn *fold;
     /* y = x (1/(1-rate)) where the uniform number is at or above rate, else 0. The same call with dy gives dx. */
     wf_dropout_fn *dropout;
     /* y = act(x + noise n): an epilogue alone. In place allowed. */

@@ -15,6 +15,20 @@ static double strided_bytes(const wf_strided *a)
     return count * (double)wf_dtype_size(a->dtype);
 }
 
+/* A dimension with a stride of 0 is read or written once. */
+static double held_bytes(const wf_strided *a)
+{
+    double count = 1;
+    for (int d = 0; a && d < a->rank; d++)
+        count *= a->stride[d] == 0 ? 1 : (double)a->dim[d];
+    return a ? count * (double)wf_dtype_size(a->dtype) : 0;
+}
+
+static double fold_bytes(const wf_fold_args *a)
+{
+    return held_bytes(a->a) + held_bytes(a->b) + held_bytes(a->c) + held_bytes(a->y);
+}
+
 /* A multiplication and an addition for each weight of a filter and each element of y. */
 static double conv_flops(const wf_conv_args *a)
 {
@@ -106,6 +120,7 @@ TIMED_ARGS(group_norm_backward, wf_group_norm_args, 0, bytes_of(a->x) + bytes_of
 TIMED_ARGS(act_forward, wf_act_args, 0, bytes_of(a->x) + bytes_of(a->y))
 TIMED_ARGS(act_backward, wf_act_args, 0, bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->dy) + bytes_of(a->dx))
 TIMED_ARGS(binary, wf_binary_args, 0, bytes_of(a->a) + bytes_of(a->b) + bytes_of(a->y))
+TIMED_ARGS(fold, wf_fold_args, 0, fold_bytes(a))
 TIMED(dropout, (wf_ctx * ctx, double rate, const wf_random *random_key, const wf_array *x, const wf_array *y),
       (ctx, rate, random_key, x, y), 0, bytes_of(x) + bytes_of(y))
 TIMED(epilogue_forward, (wf_ctx * ctx, const wf_epilogue *epilogue, const wf_array *x, const wf_array *y),
@@ -170,6 +185,7 @@ void wf_profile_table(wf_kernels *table)
     TAKE(act_forward);
     TAKE(act_backward);
     TAKE(binary);
+    TAKE(fold);
     TAKE(dropout);
     TAKE(epilogue_forward);
     TAKE(sum);

@@ -109,6 +109,7 @@ wf_group_norm_fn wf_cpu_group_norm_stats, wf_cpu_group_norm_forward, wf_cpu_grou
     wf_cpu_group_norm_backward;
 wf_act_fn wf_cpu_act_forward, wf_cpu_act_backward;
 wf_binary_fn wf_cpu_binary;
+wf_fold_fn wf_cpu_fold;
 wf_dropout_fn wf_cpu_dropout;
 wf_epilogue_forward_fn wf_cpu_epilogue_forward;
 wf_epilogue_backward_fn wf_cpu_epilogue_backward;

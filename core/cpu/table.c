@@ -58,6 +58,7 @@ static wf_kernels overridden(void)
     table.act_forward = wf_cpu_act_forward;
     table.act_backward = wf_cpu_act_backward;
     table.binary = wf_cpu_binary;
+    table.fold = wf_cpu_fold;
     table.dropout = wf_cpu_dropout;
     table.epilogue_forward = wf_cpu_epilogue_forward;
     table.sum = wf_cpu_sum;

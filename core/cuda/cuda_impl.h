@@ -142,6 +142,7 @@ wf_group_norm_fn wf_cuda_group_norm_stats, wf_cuda_group_norm_forward, wf_cuda_g
 wf_group_norm_merge_fn wf_cuda_group_norm_merge;
 wf_act_fn wf_cuda_act_forward, wf_cuda_act_backward;
 wf_binary_fn wf_cuda_binary;
+wf_fold_fn wf_cuda_fold;
 wf_dropout_fn wf_cuda_dropout;
 wf_epilogue_forward_fn wf_cuda_epilogue_forward;
 wf_epilogue_backward_fn wf_cuda_epilogue_backward;

@@ -72,6 +72,7 @@ static const wf_kernels table = {
     .act_forward = wf_cuda_act_forward,
     .act_backward = wf_cuda_act_backward,
     .binary = wf_cuda_binary,
+    .fold = wf_cuda_fold,
     .dropout = wf_cuda_dropout,
     .epilogue_forward = wf_cuda_epilogue_forward,
     .sum = wf_cuda_sum,

@@ -102,6 +102,7 @@ wf_group_norm_fn wf_ref_group_norm_stats, wf_ref_group_norm_forward, wf_ref_grou
 wf_group_norm_merge_fn wf_ref_group_norm_merge;
 wf_act_fn wf_ref_act_forward, wf_ref_act_backward;
 wf_binary_fn wf_ref_binary;
+wf_fold_fn wf_ref_fold;
 wf_dropout_fn wf_ref_dropout;
 wf_epilogue_forward_fn wf_ref_epilogue_forward;
 wf_epilogue_backward_fn wf_ref_epilogue_backward;

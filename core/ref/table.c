@@ -56,6 +56,7 @@ static const wf_kernels table = {
     .act_forward = wf_ref_act_forward,
     .act_backward = wf_ref_act_backward,
     .binary = wf_ref_binary,
+    .fold = wf_ref_fold,
     .dropout = wf_ref_dropout,
     .epilogue_forward = wf_ref_epilogue_forward,
     .sum = wf_ref_sum,

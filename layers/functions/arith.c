@@ -119,6 +119,8 @@ static wf_var *add_scaled(const wf_op *op, wf_var *a, double beta, wf_var *b)
     if (a->no_loss && b->no_loss)
         return a;
     WF_TRY_NULL(wf_function_promote(&a, &b));
+    if (wf_broadcasts(a, b))
+        return wf_broadcast_binary(beta < 0 ? WF_BINARY_SUB_OF : WF_BINARY_ADD_OF, a, b);
     WF_TRY_NULL(wf_function_check_pair(op->name, a, b, WF_LINEAR));
     WF_TRY_NULL(check_mixture(op->name, a, b));
     /* The seed of a loss that relays is 1, though it counts for nothing: its own terms must not count either. */
@@ -153,6 +155,8 @@ wf_var *wf_mul(wf_var *a, wf_var *b)
     if (!a || !b)
         return NULL;
     WF_TRY_NULL(wf_function_promote(&a, &b));
+    if (wf_broadcasts(a, b))
+        return wf_broadcast_binary(WF_BINARY_MUL_OF, a, b);
     WF_TRY_NULL(wf_function_check_pair("mul", a, b, WF_ANY_FUNCTION));
     WF_TRY_NULL(wf_function_check_layouts("mul", a, b));
     return binary(&mul_op, WF_BINARY_MUL, (linear_state){{1.0, 0.0}}, a, b);

@@ -35,6 +35,30 @@ wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_node_spec *
 /* Gives dx, whose handle is taken, to input i; a dx that shares memory with dy goes as shared. */
 wf_status wf_function_give(wf_node *node, int i, wf_tensor *dx) WF_NODISCARD;
 
+/* The result of a function of two variables of different shapes. */
+typedef struct wf_broadcast {
+    wf_shape shape;   /* of this rank's part */
+    wf_layout layout; /* of the result */
+    wf_order order;
+    unsigned axes[2]; /* of the mesh: the result is cut over them along dimensions that variable 0 or 1 repeats */
+} wf_broadcast;
+
+typedef enum wf_binary_kind {
+    WF_BINARY_ADD_OF = 0,
+    WF_BINARY_SUB_OF,
+    WF_BINARY_MUL_OF,
+    WF_BINARY_DIV_OF,
+} wf_binary_kind;
+
+/* WF_ERR_SHAPE where shapes do not broadcast to each other or layouts do not fit. */
+wf_status wf_broadcast_of(const char *what, const wf_tensor *a, const wf_tensor *b, wf_broadcast *out) WF_NODISCARD;
+/* x as an array of a result of this shape: steps of 0 along what x repeats. As an output: what is summed. */
+wf_strided wf_broadcast_view(const wf_tensor *x, wf_shape shape);
+/* a op b of one type and any shapes. */
+wf_var *wf_broadcast_binary(wf_binary_kind kind, wf_var *a, wf_var *b);
+/* Returns true if shapes or layouts differ so that one of the two is repeated. */
+bool wf_broadcasts(const wf_var *a, const wf_var *b);
+
 /* A mean over x: what each element weighs, and for how much the result stands. */
 typedef struct wf_reduction {
     double scale;

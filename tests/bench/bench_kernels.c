@@ -96,7 +96,7 @@ enum { SEGMENTS = 100 };
 
 typedef struct pass_job {
     wf_array x, y, z, dy, mean, m2, invstd, gamma, sum;
-    wf_array pixel_stats, group_stats, beta;
+    wf_array pixel_stats, group_stats, beta, narrow;
     wf_array labels, log_sum, loss; /* of the classes that x's channels are */
     wf_epilogue relu, noisy;
     wf_optim_hyper *hyper; /* in device memory */
@@ -191,6 +191,34 @@ static wf_status add(void *p)
     const pass_job *j = p;
     return ctx->k->binary(
         ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = 1, .a = &j->x, .beta = 1, .b = &j->dy, .y = &j->y});
+}
+
+/* x times a number of each channel, and the sums over all other dimensions of x dy. */
+static wf_status fold(const pass_job *j, wf_strided a, wf_strided b, wf_strided y)
+{
+    return ctx->k->fold(ctx, &(wf_fold_args){.op = WF_FOLD_MUL, .alpha = 1, .a = &a, .b = &b, .y = &y});
+}
+
+static wf_strided channels_of(const pass_job *j, const wf_array *one)
+{
+    wf_strided view = wf_array_strided(&j->x);
+    view.data = one->data;
+    view.dtype = one->dtype;
+    for (int d = 0; d < view.rank; d++)
+        view.stride[d] = d == 1;
+    return view;
+}
+
+static wf_status repeat(void *p)
+{
+    const pass_job *j = p;
+    return fold(j, wf_array_strided(&j->x), channels_of(j, &j->narrow), wf_array_strided(&j->y));
+}
+
+static wf_status fold_sums(void *p)
+{
+    const pass_job *j = p;
+    return fold(j, wf_array_strided(&j->x), wf_array_strided(&j->dy), channels_of(j, &j->gamma));
 }
 
 static wf_entropy_args entropy_args(const pass_job *j)
@@ -370,6 +398,7 @@ static pass_job job_new(wf_shape shape)
     j.invstd = array_of(wide, channels);
     j.gamma = array_of(wide, channels);
     j.beta = array_of(wide, channels);
+    j.narrow = array_of(dtype, channels);
     j.pixel_stats = array_of(wide, WF_SHAPE(2, shape.dim[0] * shape.dim[2] * shape.dim[3]));
     j.group_stats = array_of(wide, WF_SHAPE(2, shape.dim[0] * 8));
     j.sum = array_of(WF_F64, wf_shape_scalar());
@@ -401,9 +430,9 @@ static pass_job job_new(wf_shape shape)
 
 static void job_free(pass_job *j)
 {
-    wf_array *const arrays[] = {&j->x,       &j->y,      &j->z,     &j->dy,          &j->mean,
-                                &j->m2,      &j->invstd, &j->gamma, &j->sum,         &j->labels,
-                                &j->log_sum, &j->loss,   &j->beta,  &j->pixel_stats, &j->group_stats};
+    wf_array *const arrays[] = {&j->x,      &j->y,           &j->z,           &j->dy,     &j->mean,    &j->m2,
+                                &j->invstd, &j->gamma,       &j->sum,         &j->labels, &j->log_sum, &j->loss,
+                                &j->beta,   &j->pixel_stats, &j->group_stats, &j->narrow};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         bench_array_free(ctx, arrays[i]);
     wf_pool_give(ctx, j->hyper, sizeof *j->hyper);
@@ -451,6 +480,8 @@ static void pass_table(int64_t n, int64_t c, int64_t h)
                {"entropy_forward", OTHER, 1, entropy_forward},
                {"entropy_backward", OTHER, 2, entropy_backward},
                {"add", OTHER, 3, add},
+               {"mul, one of a channel", OTHER, 2, repeat},
+               {"mul, sums of channels", OTHER, 2, fold_sums},
                {"sum_squares", OTHER, 1, squares},
                {"copy to NCHW", OTHER, 2, transpose},
                {"Adam", OPTIMIZER, 7, adam},

@@ -22,6 +22,8 @@ void guard_devices(int count)
 static void look_strided(const char *slot, const wf_strided *v)
 {
     int64_t reach = 1;
+    if (!v)
+        return;
     for (int d = 0; d < v->rank; d++) {
         if (v->dim[d] == 0)
             return;
@@ -188,6 +190,7 @@ static guard_value save_count(wf_count count)
     F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, gamma) F(P, beta) F(P, stats) F(P, sums) F(P, dgamma) F(P, dbeta)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
+#define FIELDS_fold(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, c) F(P, y) F(I, accumulate)
 #define FIELDS_loss(F) F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(P, loss) F(P, dloss) F(P, dx)
 #define FIELDS_entropy(F)                                                                                              \
     F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx)
@@ -284,6 +287,7 @@ SLOT(2, group_norm_merge, (CTX, ARRAY *a, ARRAY *b), (P(0), P(1)), a, b)
 SLOT_OF(act, act_forward)
 SLOT_OF(act, act_backward)
 SLOT_OF(binary, binary)
+SLOT_OF(fold, fold)
 SLOT(4, dropout, (CTX, double a, const wf_random *b, ARRAY *c, ARRAY *d), (D(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT(3, epilogue_forward, (CTX, EPI *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), (P(0), D(1), P(2)), a, b, c)
@@ -393,7 +397,7 @@ static wf_kernels filled(void)
     TAKE(resample_forward), TAKE(resample_backward), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
     TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(group_norm_stats);
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
-    TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(dropout);
+    TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
     TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(entropy_forward),
         TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);

@@ -31,7 +31,7 @@ limit=470 # seconds of a half
 most_beside=4
 
 proof_programs="contract_convolution contract_kernels captured captured_errors captured_pipeline equiv_data equiv_spatial equiv_sync_norm
-    equiv_channel contract_device contract_norm contract_group_norm contract_elementwise contract_memory known_answers gradcheck_functions
+    equiv_channel contract_device contract_norm contract_group_norm contract_elementwise contract_fold contract_memory known_answers gradcheck_functions
     gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
     optim_scale contract_comm"
 figure_programs="bench_dcgan bench_step bench_kernels bench_cuda_conv"
@@ -382,6 +382,7 @@ proof() {
     beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
     beside contract_norm 120 cases contract_norm
     beside contract_elementwise 120 tests '^contract_elementwise$'
+    beside contract_fold 120 tests '^contract_fold$'
     for program in $equal_programs; do
         for ranks in 4 2 1; do
             [ "${program}_$ranks" = equiv_spatial_4 ] || beside "${program}_$ranks" 170 equal "$program" flat "$ranks"

@@ -258,6 +258,49 @@ static wf_var *beside_detach(wf_var *x)
     return wf_sub(wf_mul(x, x), wf_scale(wf_detach(x), 0));
 }
 
+static void check_broadcast(const char *name, wf_var *(*f)(wf_var *a, wf_var *b))
+{
+    static const struct {
+        int rank[2];
+        int64_t dim[2][WF_MAX_RANK];
+    } pairs[] = {{{2, 1}, {{3, 4}, {4}}},
+                 {{1, 2}, {{4}, {3, 4}}},
+                 {{2, 0}, {{3, 4}, {0}}},
+                 {{2, 2}, {{3, 1}, {1, 4}}},
+                 {{4, 4}, {{2, 3, 2, 3}, {1, 3, 1, 1}}},
+                 {{4, 3}, {{2, 3, 2, 3}, {3, 1, 3}}},
+                 {{3, 3}, {{2, 1, 4}, {1, 3, 1}}},
+                 {{2, 1}, {{0, 3}, {3}}},
+                 {{2, 1}, {{1, 1}, {1}}},
+                 {{4, 1}, {{2, 3, 2, 2}, {1}}},
+                 {{5, 3}, {{2, 2, 3, 1, 2}, {3, 4, 1}}}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        for (int orders = 0; orders < 4; orders++) {
+            const wf_shape a = wf_shape_make(pairs[i].rank[0], pairs[i].dim[0]);
+            const wf_shape b = wf_shape_make(pairs[i].rank[1], pairs[i].dim[1]);
+            check(name, (function){.two = f}, 2, (wf_shape[]){a, b},
+                  (wf_order[]){a.rank > 2 ? (wf_order)(orders & 1) : WF_ROW_MAJOR,
+                               b.rank > 2 ? (wf_order)(orders >> 1) : WF_ROW_MAJOR});
+        }
+}
+
+/* Divisors keep away from 0, where central differences say little. */
+static wf_var *quotient(wf_var *a, wf_var *b)
+{
+    return wf_div(a, wf_softplus(wf_scale(b, 2)));
+}
+
+static void broadcasting(void)
+{
+    begin();
+    check_binary("div", quotient);
+    check_broadcast("add", wf_add);
+    check_broadcast("sub", wf_sub);
+    check_broadcast("mul", wf_mul);
+    check_broadcast("div", quotient);
+    end();
+}
+
 static void arithmetic(void)
 {
     begin();
@@ -462,6 +505,7 @@ int main(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"activations", activations},
                                    {"arithmetic", arithmetic},
+                                   {"broadcasting", broadcasting},
                                    {"shape_changes", shape_changes},
                                    {"concats", concats},
                                    {"losses", losses},

@@ -200,6 +200,77 @@ static void check(const subject *s, const wf_mesh *mesh, wf_shape shape, test_rn
     wf_tensor_free(x_part);
 }
 
+/* The dimensions of x that are in `dims`, the others of length 1, cut as x is. */
+static wf_layout repeated_layout(const wf_layout *x, unsigned dims)
+{
+    wf_layout layout = *x;
+    for (int d = 0; d < x->global.rank; d++)
+        if (!(dims >> d & 1)) {
+            layout.global.dim[d] = layout.box.hi[d] = 1;
+            layout.box.lo[d] = 0;
+        }
+    for (int a = 0; a < WF_AXES; a++)
+        if (layout.placement[a] == WF_SHARDED && !(dims >> layout.dim[a] & 1)) {
+            layout.placement[a] = WF_REPLICATED;
+            layout.dim[a] = 0;
+            layout.bounds[a] = NULL;
+        }
+    return layout;
+}
+
+typedef wf_var *binary_function(wf_var *a, wf_var *b);
+
+/* x op b, where b has some of the dimensions of x and is replicated along the others. */
+static void check_repeated(const char *name, binary_function *f, bool swapped, const wf_mesh *mesh, wf_shape shape,
+                           unsigned dims, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    const wf_layout few = repeated_layout(&layout, dims);
+    wf_tensor *x = random_tensor(shape, rng), *b = random_tensor(few.global, rng), *dy = random_tensor(shape, rng);
+    wf_tensor *x_part = part_of(x, layout), *b_part = part_of(b, few), *dy_part = part_of(dy, layout);
+    wf_var *xs = wf_leaf(tape, x), *bs = wf_leaf(tape, b), *xp = wf_leaf(tape, x_part), *bp = wf_leaf(tape, b_part);
+    wf_var *y = swapped ? f(bs, xs) : f(xs, bs), *y_part = swapped ? f(bp, xp) : f(xp, bp);
+    WF_EXPECT(y && y_part, "%s: %s", name, wf_error_message());
+    expect_part("the value", name, mesh, wf_value(y_part), layout.box, wf_value(y), 0);
+    WF_EXPECT_OK(wf_backward_from(y, dy));
+    WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
+    expect_part("the gradient", name, mesh, wf_grad(xp), layout.box, wf_grad(xs), 1e-12);
+    expect_part("the repeated gradient", name, mesh, wf_grad(bp), few.box, wf_grad(bs), 1e-12);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor *all[] = {x, b, dy, x_part, b_part, dy_part};
+    for (int i = 0; i < 6; i++)
+        wf_tensor_free(all[i]);
+}
+
+/* A variable that is whole where the other is cut, and repeats nothing there. */
+static void check_refused(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    if (wf_shape_equal(wf_box_shape(layout.box), shape))
+        return;
+    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
+    WF_EXPECT_OK(wf_tensor_set_layout(
+        x, (wf_layout){.known = true, .mesh = mesh, .global = shape, .box = wf_box_of_shape(shape)}));
+    WF_EXPECT(!wf_div(wf_leaf(tape, x_part), wf_leaf(tape, x)) && strstr(wf_error_message(), "wf_redistribute"),
+              "div of a part by the whole: %s", wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+}
+
+static void check_broadcast(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    check_repeated("add", wf_add, false, mesh, shape, 0x2, rng);
+    check_repeated("mul", wf_mul, true, mesh, shape, 0x0, rng);
+    check_repeated("div", wf_div, false, mesh, shape, 0x1, rng);
+    check_repeated("div", wf_div, true, mesh, shape, ~0x2u & 0x1f, rng);
+    check_repeated("sub", wf_sub, true, mesh, shape, 0x1f, rng);
+    check_refused(mesh, shape, rng);
+}
+
 static wf_var *drawn_like(wf_var *x)
 {
     return wf_randn(x->tape, WF_SHAPE(wf_var_shape(x).dim[0], 3), x);
@@ -234,6 +305,7 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
         if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
             check(&labelled, mesh, shapes[i], rng);
         check_randn(mesh, shapes[i], rng);
+        check_broadcast(mesh, shapes[i], rng);
     }
 }
 
