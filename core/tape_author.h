@@ -106,14 +106,17 @@ wf_tensor *wf_node_grad(wf_node *node, int i, bool *accumulate);
  * written to, as when dy is passed on). */
 wf_status wf_node_give(wf_node *node, int i, wf_tensor *dx, bool shared) WF_NODISCARD;
 
-/* Segments: y = run(x, owner, part) is computed without being recorded, so nothing inside is kept. Backward calls `run`
- * again, when it reaches this place, records what it does, with the same random numbers, and differentiates that: the
- * gradients are those of a segment that was recorded at once, and complete in the same order. `run` computes the same
- * both times: it depends on x, variables from outside, parameters and `owner`, which must live until backward. Only y
- * leaves the segment: the values of other variables made inside go at its end. Communication inside is repeated, so all
- * ranks of it have the same segment; point-to-point messages and wf_leaf are WF_ERR_UNSUPPORTED. A segment inside of
- * another is computed with it, and a third time in backward. In WF_EVAL this is run(x, owner, part). */
-wf_var *wf_tape_segment(wf_var *x, wf_var *(*run)(wf_var *x, void *owner, int64_t part), void *owner, int64_t part);
+/* Segments: y = run(x, n, owner, part), of n inputs, is computed without being recorded, so nothing inside is kept.
+ * Backward calls `run` again, when it reaches this place, records what it does, with the same random numbers, and
+ * differentiates that: the gradients are those of a segment that was recorded at once, and complete in the same order.
+ * `run` computes the same both times: it depends on its inputs, variables from outside, parameters and `owner`, which
+ * must live until backward. Only y leaves the segment: the values of other variables made inside go at its end.
+ * Communication inside is repeated, so all ranks of it have the same segment; point-to-point messages and wf_leaf are
+ * WF_ERR_UNSUPPORTED. A segment inside of another is computed with it, and a third time in backward. In WF_EVAL this is
+ * run(x, n, owner, part). The array is read during the call; n is 1 or more, and all inputs are variables of one tape.
+ */
+typedef wf_var *(*wf_segment_run)(wf_var *const *x, int n, void *owner, int64_t part);
+wf_var *wf_tape_segment(wf_var *const *x, int n, wf_segment_run run, void *owner, int64_t part);
 /* True while a segment is computed again. A layer that changes a state of its own in forward (running statistics)
  * leaves it as it is then. */
 bool wf_tape_repeats(const wf_tape *tape);

@@ -61,14 +61,15 @@ typedef struct wf_chain_end {
         __VA_ARGS__                                                                                                    \
     }
 
-/* Applies a layer that has several inputs or outputs: y[i] from x, with the layer's children (wf_layer_child). */
+/* Applies a layer that has several outputs, or in a way of its own: y[i] from x, with the layer's children
+ * (wf_layer_child). */
 typedef wf_status (*wf_component_function)(wf_layer *layer, void *user, wf_var *const *x, wf_var **y);
 
 typedef struct wf_component {
     const char *name; /* letters, digits and '_', at most 31; no other component of any rank has it. Paths of parameters
                          begin with it */
     wf_layer *layer;  /* the model takes it over, also when it fails */
-    wf_component_function function; /* NULL: wf_apply, for one input and one output */
+    wf_component_function function; /* NULL: wf_apply_n, for one output */
     void *user;                     /* given to it; borrowed */
     int outputs;                    /* of the function; default 1. Each goes somewhere */
     int n_in, n_out;
@@ -85,15 +86,15 @@ wf_status wf_multi_node_chain_add(wf_layer *chain, wf_component component) WF_NO
  * Collective. */
 WF_PLACED wf_status wf_multi_node_chain_connect(wf_layer *chain) WF_NODISCARD;
 
-/* The model with any number of inputs and outputs; wf_apply is the form for at most one of each on every rank (a rank
- * without an input gives any variable of its tape). x and y: this rank's, in the order in which its components name
- * WF_OUTSIDE; NULL where there are none. Returns y[0], or on ranks without an output a token that stands for as many
- * samples as what it sends, for wf_backward, wf_optim_step or wf_pseudo_connect; NULL on failure. In WF_TRAIN all ranks
- * must run one backward on their tapes, in which gradients go back, zeros where there are none. A value with a layout
- * is WF_ERR_SHAPE. A message is the value and 8 bytes ahead. Not recomputed (wf_recompute). In a captured step on a GPU
- * it is WF_ERR_UNSUPPORTED on every rank, by NCCL too: messages go through the host's memory, in the order of each
- * rank's components, while NCCL needs one order of all ranks; that of a pipeline (layers/pipeline.h) can be captured.
- * Collective. */
+/* The model with any number of inputs and outputs; wf_apply and wf_apply_n are the forms for at most one output on
+ * every rank (a rank without an input gives any variable of its tape). x and y: this rank's, in the order in which its
+ * components name WF_OUTSIDE; NULL where there are none. Returns y[0], or on ranks without an output a token that
+ * stands for as many samples as what it sends, for wf_backward, wf_optim_step or wf_pseudo_connect; NULL on failure. In
+ * WF_TRAIN all ranks must run one backward on their tapes, in which gradients go back, zeros where there are none. A
+ * value with a layout is WF_ERR_SHAPE. A message is the value and 8 bytes ahead. Not recomputed (wf_recompute). In a
+ * captured step on a GPU it is WF_ERR_UNSUPPORTED on every rank, by NCCL too: messages go through the host's memory, in
+ * the order of each rank's components, while NCCL needs one order of all ranks; that of a pipeline (layers/pipeline.h)
+ * can be captured. Collective. */
 WF_PLACED wf_var *wf_multi_node_chain_apply(wf_layer *chain, wf_tape *tape, int n_x, wf_var *const *x, int n_y,
                                             wf_var **y);
 

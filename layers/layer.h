@@ -1,4 +1,4 @@
-/* Layers: objects with parameters that turn a variable into a variable. Local unless a layer says otherwise.
+/* Layers: objects with parameters that turn one or more variables into a variable. Local unless a layer says otherwise.
  *
  * The caller of a constructor owns the layer, until it adds the layer to a module, which owns it from then on. The
  * initial values of parameters and the random numbers drawn in a layer are keyed by the seed and the layer's path, so
@@ -21,6 +21,11 @@ typedef struct wf_layer wf_layer;
 
 /* y = layer(x). NULL on failure, and if the layer or x is NULL. */
 WF_PLACED wf_var *wf_apply(wf_layer *layer, wf_var *x);
+/* y = layer(inputs[0], ..., inputs[n - 1]), which are read during the call: wf_apply_n(attention, WF_INPUTS(q, k, v)).
+ * All inputs are variables of one tape. WF_ERR_ARGUMENT where the layer takes another number of inputs. NULL on
+ * failure, and if the layer or an input is NULL. wf_apply is the form for one. */
+WF_PLACED wf_var *wf_apply_n(wf_layer *layer, wf_var *const *inputs, int n);
+#define WF_INPUTS(...) (wf_var *const[]){__VA_ARGS__}, (int)(sizeof((wf_var *const[]){__VA_ARGS__}) / sizeof(wf_var *))
 void wf_layer_free(wf_layer *layer);
 wf_ctx *wf_layer_ctx(const wf_layer *layer);
 
@@ -28,12 +33,25 @@ wf_ctx *wf_layer_ctx(const wf_layer *layer);
  * `user` or wf_layer_child. The module owns its children; the program owns `user`. */
 typedef wf_var *(*wf_forward)(wf_layer *self, void *user, wf_var *x);
 wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user);
+/* As wf_module, for a layer of several inputs: at least `least`, at most `most` (0: any number), so that the last ones
+ * may be left out. `x` holds the n that wf_apply_n was given, none of them NULL.
+ *
+ *     static wf_var *decode(wf_layer *self, void *user, wf_var *const *x, int n)        (x, and what the encoder made)
+ *     {
+ *         wf_var *y = wf_apply(wf_layer_child(self, "up"), x[0]);
+ *         return wf_apply(wf_layer_child(self, "conv"), wf_concat(2, (wf_var *[]){y, x[1]}, 1));
+ *     }
+ *     wf_layer *decoder = wf_module_n(ctx, 2, 2, decode, NULL);
+ */
+typedef wf_var *(*wf_forward_n)(wf_layer *self, void *user, wf_var *const *x, int n);
+wf_layer *wf_module_n(wf_ctx *ctx, int least, int most, wf_forward_n forward, void *user);
 /* Adds a child under a name of letters, digits and '_' that no sibling has; returns the child, NULL on failure (the
  * child is then freed). `module` is a wf_module, or a chain such as wf_sequential. */
 wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child);
 wf_layer *wf_layer_child(const wf_layer *layer, const char *name);
 /* A chain: applies its children one after the other. They are named "0", "1", ...: wf_sequential(ctx, WF_LAYERS(a,
- * b, c)). Owns the children, also when it fails. */
+ * b, c)). Owns the children, also when it fails. The first one takes all inputs of the chain; wf_skip_inputs hands
+ * some of them to layers further down (layers/skip.h). */
 wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers);
 #define WF_LAYERS(...)                                                                                                 \
     (int)(sizeof((wf_layer *const[]){__VA_ARGS__}) / sizeof(wf_layer *)), (wf_layer *const[])                          \

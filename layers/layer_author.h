@@ -9,14 +9,19 @@
 
 typedef struct wf_layer_kind {
     const char *name; /* "linear": in errors */
+    /* One of the two: of one input, or of the number that the layer takes (wf_layer.least, most). */
     wf_var *(*forward)(wf_layer *layer, wf_var *x);
+    wf_var *(*forward_n)(wf_layer *layer, wf_var *const *x, int n);
     void (*free)(wf_layer *layer); /* what state holds beyond plain values; may be NULL */
-    /* Set by layers that multiply by their parameters as matrices (linear, convolution): wf_apply casts their input to
+    /* Set by layers that multiply by their parameters as matrices (linear, convolution): wf_apply casts their inputs to
      * the context's compute type (wf_ctx_set_compute), and they use their parameters by wf_compute_var. Other layers
      * take the type that comes and use wf_param_var. */
     bool computes;
     /* Applies its children one after the other and does nothing else: it may be cut between any two (wf_pipeline). */
     bool chain;
+    /* Applies its one child to what it is given and to more (wf_skip_apply): the child may be recomputed, the layer
+     * itself not. */
+    bool wraps;
 } wf_layer_kind;
 
 #define WF_LAYER_OPTIONS 320
@@ -25,17 +30,18 @@ struct wf_layer {
     const wf_layer_kind *kind;
     wf_ctx *ctx;
     wf_layer *parent;
-    char *name;    /* in the parent, or of wf_layer_named; NULL for a root without a name */
-    char *path;    /* made on demand; NULL when stale */
-    uint64_t id;   /* 1 or more, one a layer in this context; draws do not depend on it */
-    uint64_t root; /* of a root without a name, which this number tells from others in draws; 0: it has none yet */
+    char *name;      /* in the parent, or of wf_layer_named; NULL for a root without a name */
+    char *path;      /* made on demand; NULL when stale */
+    uint64_t id;     /* 1 or more, one a layer in this context; draws do not depend on it */
+    uint64_t root;   /* of a root without a name, which this number tells from others in draws; 0: it has none yet */
+    int least, most; /* inputs; 1 and 1 unless the constructor says otherwise; most 0: any number */
     int n_params, n_children;
     wf_param **params;
     wf_layer **children;
     void *state;
     wf_param **all; /* of wf_layer_params; NULL when stale */
     int64_t n_all;
-    wf_var *(*prepare)(const wf_layer *layer, wf_var *x); /* applied to x before forward; NULL: nothing */
+    wf_var *(*prepare)(const wf_layer *layer, wf_var *x); /* applied to each input before forward; NULL: nothing */
     const wf_mesh *prepare_mesh;                          /* for `prepare`: of wf_parallelize */
     char options[WF_LAYER_OPTIONS];                       /* in words, of wf_layer_note: ranks must have the same */
     int segments;        /* of wf_recompute: 0: none; 1: the layer is one; a chain: so many, the last one recorded */
@@ -56,6 +62,8 @@ wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_byte
 /* What tells the draws of this layer's root from those of other roots: 0 for one with a name; of those without, 1 for
  * the first that was given to an optimizer or had values drawn, and so on. */
 uint64_t wf_layer_root(const wf_layer *layer);
+/* The stream of its random numbers: of that number and the path. */
+uint64_t wf_layer_stream(const wf_layer *layer);
 /* That number becomes another's, if the root has no name. */
 void wf_layer_set_root(wf_layer *layer, uint64_t root);
 /* Records the layer's options as text. wf_multi_node compares the texts of all ranks and reports options that
@@ -67,8 +75,9 @@ void wf_layer_note(wf_layer *layer, const char *format, ...) WF_PRINTF(2, 3);
 const char *wf_layer_param_name(const wf_layer *layer, const wf_param *param);
 /* Which part of the layer, or of the first layer inside it that is in parts, this rank has, from 1; 0: it has all. */
 int wf_layer_part(const wf_layer *layer);
-/* wf_apply with this function in place of the kind's forward, for a layer that another layer applies in its own way. */
-wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user);
+/* wf_apply_n with this function in place of the kind's forward, for a layer that another layer applies in its own way.
+ * It takes the number of inputs that it is given. */
+wf_var *wf_apply_with(wf_layer *layer, wf_var *const *x, int n, wf_forward_n forward, void *user);
 /* Adds a parameter; NULL on failure. */
 wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts);
 

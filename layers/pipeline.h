@@ -90,6 +90,8 @@ typedef struct wf_pipeline_opts {
     const int *layers;
     const double *cost;
     const wf_tensor *sample;
+    int n_more_samples; /* of a model of several inputs: chunks of the others */
+    const wf_tensor *const *more_samples;
     bool by_memory;
     /* In the first step of training, and then in every so many, the stages compare hashes of the values of weights that
      * are tied on several of them; default 100, negative: never. Replays of a captured step are neither counted nor
@@ -122,9 +124,14 @@ wf_layer *wf_pipeline_model(wf_pipeline *pipe);
  * lengths of the one that was captured, on every rank. A scaled loss (wf_optim_scale_loss) is scaled behind the chunks'
  * backward. */
 WF_PLACED wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, const wf_tensor *target);
+/* As wf_pipeline_step, for a chain of several inputs: x[0] to x[n - 1], each [N,...], are read on the first stage;
+ * elsewhere x may be NULL. The chain's first layer takes them (wf_skip_inputs hands them to layers of any stage). */
+WF_PLACED wf_var *wf_pipeline_step_n(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *const *x, int n,
+                                     const wf_tensor *target);
 /* The output of the chain, on a tape in WF_EVAL: on the last stage y of all chunks, elsewhere a token (wf_no_loss).
  * Collective over the mesh. */
 WF_PLACED wf_var *wf_pipeline_apply(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x);
+WF_PLACED wf_var *wf_pipeline_apply_n(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *const *x, int n);
 
 /* The schedule; borrowed. */
 const wf_pipeline_schedule *wf_pipeline_schedule_of(const wf_pipeline *pipe);

@@ -6,24 +6,37 @@
 #include <stdio.h>
 
 /* Applies one of the parts into which wf_recompute_chain divides the layers. */
-static wf_var *sequential_part(wf_var *x, void *chain, int64_t part)
+static wf_var *sequential_part(wf_var *const *x, int n_x, void *chain, int64_t part)
 {
     const wf_layer *layer = chain;
     const int64_t n = layer->n_children, parts = layer->segments > 1 ? layer->segments : 1;
-    for (int64_t i = n * part / parts; i < n * (part + 1) / parts; i++)
-        x = wf_apply(layer->children[i], x);
-    return x;
+    int64_t i = n * part / parts;
+    const int64_t end = n * (part + 1) / parts;
+    /* The first layer takes all inputs. */
+    wf_var *y = i < end ? wf_apply_n(layer->children[i++], x, n_x) : x[0];
+    for (; i < end; i++)
+        y = wf_apply(layer->children[i], y);
+    return y;
 }
 
-static wf_var *sequential_forward(wf_layer *layer, wf_var *x)
+static wf_var *sequential_forward(wf_layer *layer, wf_var *const *x, int n)
 {
+    const int parts = layer->segments > 1 ? layer->segments : 1;
+    wf_var *y = NULL;
+    WF_CHECK_NULL(n == 1 || layer->n_children > 0, WF_ERR_ARGUMENT,
+                  "sequential \"%s\" takes 1 input, not %d: it has no layer that could take them", wf_layer_path(layer),
+                  n);
     /* The last one is recorded, since backward would recompute it at once. */
-    for (int part = 0; part < layer->segments - 1; part++)
-        x = x ? wf_tape_segment(x, sequential_part, layer, part) : sequential_part(x, layer, part);
-    return sequential_part(x, layer, layer->segments > 1 ? layer->segments - 1 : 0);
+    for (int part = 0; part < parts; part++) {
+        const bool whole = part == parts - 1 || !x[0];
+        y = whole ? sequential_part(x, n, layer, part) : wf_tape_segment(x, n, sequential_part, layer, part);
+        x = &y;
+        n = 1;
+    }
+    return y;
 }
 
-static const wf_layer_kind sequential_kind = {.name = "sequential", .forward = sequential_forward, .chain = true};
+static const wf_layer_kind sequential_kind = {.name = "sequential", .forward_n = sequential_forward, .chain = true};
 
 bool wf_sequential_is(const wf_layer *layer)
 {
@@ -37,8 +50,10 @@ wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
                   "wf_sequential takes 0 or more layers, not %d%s", count, layers ? "" : " at NULL");
     wf_layer *layer = wf_layer_new(ctx, &sequential_kind, 0);
     bool failed = !layer;
-    if (layer)
+    if (layer) {
         layer->takes_children = true;
+        layer->most = 0;
+    }
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
@@ -57,7 +72,8 @@ wf_layer *wf_sequential(wf_ctx *ctx, int count, wf_layer *const *layers)
 wf_layer *wf_recompute(wf_layer *segment)
 {
     WF_NEED_NULL(segment);
-    segment->segments = 1;
+    /* What a chain has kept for a layer is there once, so the layer that takes it stays outside. */
+    (segment->kind->wraps ? segment->children[0] : segment)->segments = 1;
     return segment;
 }
 
@@ -99,11 +115,14 @@ wf_layer *wf_recompute_chain(wf_layer *chain, int segments)
 static void mark_innermost(wf_layer *layer)
 {
     bool innermost = true;
-    for (int i = 0; i < layer->n_children; i++)
-        if (layer->children[i]->n_children > 0 && layer->children[i]->takes_children) {
-            mark_innermost(layer->children[i]);
+    for (int i = 0; i < layer->n_children; i++) {
+        wf_layer *child = layer->children[i];
+        child = child->kind->wraps ? child->children[0] : child;
+        if (child->n_children > 0 && child->takes_children) {
+            mark_innermost(child);
             innermost = false;
         }
+    }
     if (innermost)
         layer->segments = 1;
 }

@@ -49,6 +49,15 @@ bool wf_planner_asks(void);
 WF_PLACED wf_status wf_planner_answer(wf_comm *comm, wf_layer *model, wf_optim *optim, wf_shape input,
                                       unsigned can) WF_NODISCARD;
 
+/* One of several inputs of a model: of the global batch, as long as the first one. */
+typedef struct wf_planner_input {
+    wf_shape shape;
+    int64_t below; /* whole numbers (WF_I64) from 0 on, below this one; 0: noise of the context's type */
+} wf_planner_input;
+/* As wf_planner_answer, for a model of n inputs (wf_apply_n). */
+WF_PLACED wf_status wf_planner_answer_n(wf_comm *comm, wf_layer *model, wf_optim *optim, int n,
+                                        const wf_planner_input *inputs, unsigned can) WF_NODISCARD;
+
 typedef struct wf_training_plan wf_training_plan;
 
 /* Reads a file of wf-plan, on rank 0, for all ranks. NULL, with one line, on all ranks where it cannot be read, is

@@ -32,7 +32,9 @@ typedef struct wf_planner_unit {
 typedef struct wf_planner_model {
     wf_ctx *ctx;
     wf_layer *model; /* borrowed */
-    wf_shape input;  /* of the trace */
+    wf_shape input;  /* of the trace: the first one */
+    int n_inputs;    /* all of them */
+    wf_planner_input *inputs;
     int n_leaves, n_units;
     wf_planner_leaf *leaf;
     wf_planner_unit *unit;
@@ -40,6 +42,14 @@ typedef struct wf_planner_model {
 
 /* Applies the model to noise once. The caller clears it. */
 wf_status wf_planner_trace(wf_layer *model, wf_shape input, wf_planner_model *m) WF_NODISCARD;
+wf_status wf_planner_trace_n(wf_layer *model, int n, const wf_planner_input *inputs, wf_planner_model *m) WF_NODISCARD;
+/* Noise for every input, of so many samples: n_inputs tensors, which wf_planner_noise_free frees, with the list. */
+wf_tensor **wf_planner_noise(const wf_planner_model *m, wf_tape *tape, int64_t batch);
+void wf_planner_noise_free(const wf_planner_model *m, wf_tensor **x);
+/* Bytes of that noise. */
+double wf_planner_noise_bytes(const wf_planner_model *m, wf_tensor *const *x);
+/* The model of that noise. */
+wf_var *wf_planner_apply(const wf_planner_model *m, wf_tape *tape, wf_tensor *const *x);
 void wf_planner_model_clear(wf_planner_model *m);
 
 /* --- measure.c: what things cost ------------------------------------------------------------------------------------

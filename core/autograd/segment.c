@@ -3,11 +3,14 @@
  * wf_segment_repeat when it reaches the node, and runs what that records. */
 #include "core/autograd/autograd_impl.h"
 
+#include <string.h>
+
 typedef struct segment {
-    wf_var *(*run)(wf_var *x, void *owner, int64_t part);
+    wf_segment_run run;
     void *owner;
     int64_t part;
-    wf_var *x;
+    wf_var *const *x; /* of the tape, as long as the node */
+    int n;
     wf_scope scope;
     int64_t draw, draw_end; /* the tape's draws that it made */
     uint64_t seed;
@@ -80,11 +83,15 @@ wf_status wf_segment_note(wf_tape *tape, const wf_node_spec *r)
 }
 
 /* The node saves all that it uses, so that a change of it before backward is noticed. */
-static wf_status record(wf_tape *tape, const segment *s, wf_var *y)
+static wf_status record(wf_tape *tape, segment *s, wf_var *y)
 {
     const int64_t n = tape->n_outside;
     wf_tensor **saved = wf_arena_take(tape->ctx, &tape->arena, (size_t)n * sizeof *saved);
+    wf_var **x = wf_arena_take(tape->ctx, &tape->arena, (size_t)s->n * sizeof *x);
     WF_NEED(saved);
+    WF_NEED(x);
+    memcpy(x, s->x, (size_t)s->n * sizeof *x);
+    s->x = x;
     for (int64_t i = 0; i < n; i++)
         saved[i] = tape->outside[i]->value;
     return wf_tape_add_node(tape,
@@ -99,21 +106,22 @@ static wf_status record(wf_tape *tape, const segment *s, wf_var *y)
                             y);
 }
 
-wf_var *wf_tape_segment(wf_var *x, wf_var *(*run)(wf_var *x, void *owner, int64_t part), void *owner, int64_t part)
+wf_var *wf_tape_segment(wf_var *const *x, int n, wf_segment_run run, void *owner, int64_t part)
 {
-    if (!x)
-        return NULL;
-    wf_tape *tape = x->tape;
+    for (int i = 0; i < n; i++)
+        if (!x[i])
+            return NULL;
+    wf_tape *tape = x[0]->tape;
     if (tape->mode != WF_TRAIN || tape->segment)
-        return run(x, owner, part);
+        return run(x, n, owner, part);
     const int64_t first = tape->n_vars;
-    segment s = {run, owner, part, x, tape->scope, draws_so_far(tape), 0, tape->ctx->seed};
+    segment s = {run, owner, part, x, n, tape->scope, draws_so_far(tape), 0, tape->ctx->seed};
     if (tape->repeat.on)
         s.seed = tape->repeat.seed;
     const uint64_t id = tape->segment = ++tape->ctx->segments;
     tape->n_outside = 0;
     tape->collective = NULL;
-    wf_var *y = run(x, owner, part);
+    wf_var *y = run(x, n, owner, part);
     tape->segment = 0;
     s.draw_end = draws_so_far(tape);
     if (y && y->segment == id && y->needs_grad && !y->param && record(tape, &s, y) != WF_OK)
@@ -156,7 +164,7 @@ wf_var *wf_segment_repeat(wf_node *node)
     tape->scope = s->scope;
     tape->mode = WF_TRAIN;
     tape->repeat = (wf_repeat){.on = true, .draw = s->draw, .seed = s->seed};
-    wf_var *y = s->run(s->x, s->owner, s->part);
+    wf_var *y = s->run(s->x, s->n, s->owner, s->part);
     const int64_t draw = tape->repeat.draw;
     tape->repeat = (wf_repeat){0};
     tape->mode = mode;

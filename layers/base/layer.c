@@ -1,10 +1,7 @@
-/* Layers as objects: the tree of names, paths and children, wf_apply, and what modules, chains and functions as
- * layers share. Every layer is made and applied through this file. It knows no kind of layer by name and computes
+/* Layers as objects: the tree of names, paths and children, and what modules, chains and functions as layers share.
+ * Every layer is made through this file, and applied through apply.c. It knows no kind of layer by name and computes
  * nothing itself. */
-#include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
-
-#include "core/profile_author.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,7 +15,7 @@ wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_byte
     wf_layer *layer = wf_calloc(ctx, 1, sizeof *layer);
     if (!layer)
         return wf_error_null();
-    *layer = (wf_layer){.kind = kind, .ctx = ctx, .id = ++ctx->layers};
+    *layer = (wf_layer){.kind = kind, .ctx = ctx, .id = ++ctx->layers, .least = 1, .most = 1};
     wf_live_add(ctx, WF_LIVE_LAYER, 1);
     /* Freed by wf_layer_free even if the kind's constructor fails half way, so kinds check for NULL in their `free`. */
     layer->state = wf_calloc(ctx, 1, state_bytes);
@@ -130,7 +127,7 @@ void wf_layer_set_root(wf_layer *layer, uint64_t root)
 
 /* Random numbers follow from names, not from the order in which layers are made, and not from ranks: any division of
  * the model draws the same ones. */
-static uint64_t stream_of(const wf_layer *layer)
+uint64_t wf_layer_stream(const wf_layer *layer)
 {
     return wf_hash_text(wf_hash_u64(0, wf_layer_root(layer)), wf_layer_path(layer));
 }
@@ -138,7 +135,7 @@ static uint64_t stream_of(const wf_layer *layer)
 static const char *path_of(void *owner, uint64_t *stream)
 {
     if (stream)
-        *stream = stream_of(owner);
+        *stream = wf_layer_stream(owner);
     return wf_layer_path(owner);
 }
 
@@ -169,103 +166,51 @@ wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts op
     return param;
 }
 
-static wf_var *compute_forward(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
-{
-    /* Layers that multiply take the type of the computation (bf16, for example); others take any. */
-    if (layer->kind->computes)
-        x = wf_cast_to_compute(x);
-    if (x && layer->prepare)
-        x = layer->prepare(layer, x);
-    if (!x)
-        return NULL;
-    return forward ? forward(layer, user, x) : layer->kind->forward(layer, x);
-}
-
-static wf_var *compute_segment(wf_var *x, void *layer, int64_t part)
-{
-    (void)part;
-    return compute_forward(layer, x, NULL, NULL);
-}
-
-static wf_var *apply_layer(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
-{
-    wf_tape *tape = x->tape;
-    WF_CHECK_NULL(wf_tape_ctx(tape) == layer->ctx, WF_ERR_ARGUMENT, "%s \"%s\": its input belongs to another context",
-                  layer->kind->name, wf_layer_path(layer));
-    WF_CHECK_NULL(x->value, WF_ERR_STATE,
-                  "%s \"%s\": its input's value went with the backward that passed it; apply it before",
-                  layer->kind->name, wf_layer_path(layer));
-    const bool recomputed = layer->segments == 1;
-    WF_CHECK_NULL(!recomputed || !forward, WF_ERR_UNSUPPORTED,
-                  "%s \"%s\": wf_recompute of a layer that the layer above applies in its own way; recompute that one",
-                  layer->kind->name, wf_layer_path(layer));
-    uint64_t applied;
-    WF_TRY_NULL(wf_tape_count_application(tape, layer->id, &applied));
-    const wf_scope scope = wf_tape_enter(tape, (wf_scope){.stream = wf_hash_u64(stream_of(layer), applied),
-                                                          .kind = layer->kind->name,
-                                                          .path = wf_layer_path(layer),
-                                                          .comm = layer->comm});
-    /* Ranges show in the profiler's time line (core/cuda/nvtx.c); elsewhere they do nothing. */
-    wf_range_push(layer->ctx, layer->kind->name);
-    const char *outside = wf_profile_layer(layer->ctx, wf_layer_path(layer));
-    wf_var *y = recomputed ? wf_tape_segment(x, compute_segment, layer, 0) : compute_forward(layer, x, forward, user);
-    wf_profile_layer(layer->ctx, outside);
-    wf_range_pop(layer->ctx);
-    wf_tape_leave(tape, scope);
-    return y;
-}
-
-/* The one place that tells other ranks of a layer that failed here: they wait in its exchanges for what this rank will
- * not send. An input that is NULL because of an earlier failure, of any function, leaves them waiting just the same. A
- * layer that every rank computes alone tells nobody: the optimizer's step will (optim/multi_node.c). */
-wf_var *wf_apply_with(wf_layer *layer, wf_var *x, wf_forward forward, void *user)
-{
-    if (!layer)
-        return NULL;
-    wf_var *y = x ? apply_layer(layer, x, forward, user) : NULL;
-    if (y || !layer->comm)
-        return y;
-    wf_status status = wf_error_pending();
-    if (status == WF_OK) {
-        const char *kind = layer->kind->name, *path = wf_layer_path(layer);
-        status = x ? WF_RAISE(WF_ERR_STATE, "%s \"%s\" returned NULL and no error", kind, path)
-                   : WF_RAISE(WF_ERR_ARGUMENT, "%s \"%s\": its input is NULL; should be a variable", kind, path);
-        wf_error_null();
-    }
-    wf_comm_post_failure(layer->comm, status);
-    return NULL;
-}
-
-wf_var *wf_apply(wf_layer *layer, wf_var *x)
-{
-    WF_NEED_NULL(layer);
-    return wf_apply_with(layer, x, NULL, NULL);
-}
-
 /* Modules. */
 
 typedef struct module_state {
-    wf_forward forward;
+    wf_forward forward; /* one of the two */
+    wf_forward_n forward_n;
     void *user;
 } module_state;
 
-static wf_var *module_forward(wf_layer *layer, wf_var *x)
+static wf_var *module_forward(wf_layer *layer, wf_var *const *x, int n)
 {
     const module_state *state = layer->state;
-    return state->forward(layer, state->user, x);
+    return state->forward ? state->forward(layer, state->user, x[0]) : state->forward_n(layer, state->user, x, n);
 }
 
-static const wf_layer_kind module_kind = {.name = "module", .forward = module_forward};
+static const wf_layer_kind module_kind = {.name = "module", .forward_n = module_forward};
+
+static wf_layer *module_new(wf_ctx *ctx, module_state own)
+{
+    wf_layer *layer = wf_layer_new(ctx, &module_kind, sizeof own);
+    if (!layer)
+        return NULL;
+    *(module_state *)layer->state = own;
+    layer->takes_children = true;
+    return layer;
+}
 
 wf_layer *wf_module(wf_ctx *ctx, wf_forward forward, void *user)
 {
     WF_NEED_NULL(ctx);
     WF_CHECK_NULL(forward, WF_ERR_ARGUMENT, "wf_module takes a function that computes y from x, not NULL");
-    wf_layer *layer = wf_layer_new(ctx, &module_kind, sizeof(module_state));
+    return module_new(ctx, (module_state){.forward = forward, .user = user});
+}
+
+wf_layer *wf_module_n(wf_ctx *ctx, int least, int most, wf_forward_n forward, void *user)
+{
+    WF_NEED_NULL(ctx);
+    WF_CHECK_NULL(forward, WF_ERR_ARGUMENT, "wf_module_n takes a function that computes y from its inputs, not NULL");
+    WF_CHECK_NULL(least >= 1 && (most == 0 || most >= least), WF_ERR_ARGUMENT,
+                  "wf_module_n of %d to %d inputs; should be 1 or more (0 for the second: any number)", least, most);
+    wf_layer *layer = module_new(ctx, (module_state){.forward_n = forward, .user = user});
     if (!layer)
         return NULL;
-    *(module_state *)layer->state = (module_state){forward, user};
-    layer->takes_children = true;
+    layer->least = least;
+    layer->most = most;
+    wf_layer_note(layer, "module of %d to %d inputs", least, most);
     return layer;
 }
 

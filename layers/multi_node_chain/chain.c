@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static wf_var *chain_forward(wf_layer *layer, wf_var *x);
+static wf_var *chain_forward(wf_layer *layer, wf_var *const *x, int n);
 static void chain_free(wf_layer *layer);
 
-static const wf_layer_kind chain_kind = {.name = "multi_node_chain", .forward = chain_forward, .free = chain_free};
+static const wf_layer_kind chain_kind = {.name = "multi_node_chain", .forward_n = chain_forward, .free = chain_free};
 
 static void chain_free(wf_layer *layer)
 {
@@ -31,6 +31,7 @@ wf_layer *wf_multi_node_chain(wf_comm *comm)
         return NULL;
     wf_chain_state *state = layer->state;
     layer->takes_children = true;
+    layer->most = 0;
     layer->comm = comm;
     layer->part = wf_comm_rank(comm);
     layer->parts = wf_comm_size(comm);
@@ -202,19 +203,23 @@ static wf_var *run_components(wf_layer *chain, const wf_chain_call *call)
     return y;
 }
 
-static wf_var *chain_forward(wf_layer *chain, wf_var *x)
+static wf_var *chain_forward(wf_layer *chain, wf_var *const *x, int n)
 {
     wf_chain_state *state = chain->state;
     wf_var *y = NULL;
     WF_TRY_NULL(wf_multi_node_chain_connect(chain));
-    return run_components(
-        chain,
-        &(wf_chain_call){.tape = x->tape, .n_x = state->inputs > 0, .n_y = state->outputs > 0, .x = &x, .y = &y});
+    /* A rank without an input gives one variable, for its tape. */
+    return run_components(chain, &(wf_chain_call){.tape = x[0]->tape,
+                                                  .n_x = n == 1 && state->inputs == 0 ? 0 : n,
+                                                  .n_y = state->outputs > 0,
+                                                  .x = x,
+                                                  .y = &y});
 }
 
-static wf_var *forward_of_call(wf_layer *chain, void *call, wf_var *x)
+static wf_var *forward_of_call(wf_layer *chain, void *call, wf_var *const *x, int n)
 {
     (void)x;
+    (void)n;
     return run_components(chain, call);
 }
 
@@ -226,5 +231,6 @@ wf_var *wf_multi_node_chain_apply(wf_layer *chain, wf_tape *tape, int n_x, wf_va
         (void)wf_error_need_null(__func__, "tape", __FILE__, __LINE__); /* which wf_apply_with tells the others */
     wf_chain_call call = {.tape = tape, .n_x = n_x, .n_y = n_y, .x = x, .y = y};
     /* wf_apply enters the layer's scope, and tells the others of a failure. */
-    return wf_apply_with(chain, n_x > 0 && x ? x[0] : wf_no_loss(tape), forward_of_call, &call);
+    wf_var *first = n_x > 0 && x ? x[0] : wf_no_loss(tape);
+    return wf_apply_with(chain, &first, 1, forward_of_call, &call);
 }

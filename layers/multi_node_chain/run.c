@@ -178,7 +178,7 @@ static wf_status compute(const wf_chain_state *state, const wf_chain_step *a)
     if (part->function)
         WF_TRY(part->function(part->layer, part->user, state->in, state->out));
     else
-        state->out[0] = wf_apply(part->layer, state->in[0]);
+        state->out[0] = wf_apply_n(part->layer, state->in, part->n_in);
     for (int i = 0; i < part->outputs; i++) {
         const wf_status pending = state->out[i] ? WF_OK : wf_error_pending();
         WF_CHECK(state->out[i] || pending != WF_OK, WF_ERR_STATE, "component \"%s\" left output %d NULL and no error",

@@ -88,9 +88,8 @@ static wf_status check_component(const wf_chain_steps *s, const wf_component *c)
         c->n_in > 0 && c->in && c->n_out > 0 && c->out, WF_ERR_ARGUMENT,
         "component \"%s\" names %d inputs and %d places for its outputs; should be 1 or more of each (WF_FROM, WF_TO)",
         c->name, c->n_in, c->n_out);
-    WF_CHECK(c->function || (c->n_in == 1 && c->outputs <= 1), WF_ERR_ARGUMENT,
-             "component \"%s\" has %d inputs and %d outputs; a layer has one of each, and .function applies others",
-             c->name, c->n_in, c->outputs ? c->outputs : 1);
+    WF_CHECK(c->function || c->outputs <= 1, WF_ERR_ARGUMENT,
+             "component \"%s\" has %d outputs; a layer has one, and .function applies others", c->name, c->outputs);
     for (int i = 0; i < c->n_in; i++)
         WF_TRY(check_end(s, c, &c->in[i], false));
     for (int i = 0; i < c->n_out; i++)

@@ -291,15 +291,15 @@ wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
     return run_call(layer, x, &call, &layout);
 }
 
-static wf_var *forward_step(wf_layer *layer, void *user, wf_var *x)
+static wf_var *forward_step(wf_layer *layer, void *user, wf_var *const *x, int n)
 {
     const wf_spatial_link *step = user;
     wf_mesh_call call;
     plan_step(layer->state, step, &call);
-    return run_call(layer, x, &call, &step->layout);
+    return run_call(layer, x[0], &call, &step->layout);
 }
 
 wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_spatial_link *step)
 {
-    return wf_apply_with(layer, x, forward_step, step);
+    return wf_apply_with(layer, &x, 1, forward_step, step);
 }

@@ -141,6 +141,8 @@ static wf_status become(wf_layer *layer, wf_layer *other)
         const wf_layer former = *layer;
         layer->kind = other->kind;
         layer->comm = other->comm;
+        layer->least = other->least;
+        layer->most = other->most;
         memcpy(layer->options, other->options, sizeof layer->options);
         layer->state = other->state;
         layer->params = other->params;

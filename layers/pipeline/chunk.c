@@ -39,6 +39,8 @@ static wf_status release_chunk(wf_pipeline_slot *s)
         status = wf_tape_reset(s->tape);
         p->tape[p->tapes++] = s->tape;
     }
+    if (s->x)
+        wf_pool_give_host(p->ctx, s->x, (size_t)s->n_x * sizeof(*s->x));
     *s = (wf_pipeline_slot){0};
     return status;
 }
@@ -186,15 +188,6 @@ static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s)
 /* --- forward --------------------------------------------------------------------------------------------------------
  */
 
-/* The number of the skip that a layer begins, or ends; 0: none. */
-static int skip_at(const wf_pipeline *p, const wf_layer *layer, bool pops)
-{
-    for (int k = 1; k <= p->skips; k++)
-        if ((pops ? p->skip[k - 1].pop : p->skip[k - 1].stash) == layer)
-            return k;
-    return 0;
-}
-
 /* Returns true if a skip leaves the part, or enters it from an earlier one. */
 static bool crosses(const wf_pipeline *p, int skip, int part, bool leaves)
 {
@@ -202,39 +195,67 @@ static bool crosses(const wf_pipeline *p, int skip, int part, bool leaves)
     return k->from != k->to && (leaves ? k->from : k->to) == part;
 }
 
-/* From a layer to the next stash, or to the end of the part. */
-static wf_var *apply_layers(wf_var *x, void *slot, int64_t from)
+/* Hands a pop the values of its skips, which may have come from other stages. */
+static void hand_to_pop(const wf_pipeline_slot *s, wf_layer *pop)
+{
+    const wf_pipeline *p = s->pipe;
+    for (int k = 1; k <= p->skips; k++) {
+        if (p->skip[k - 1].pop != pop)
+            continue;
+        const wf_pipeline_link *link = wf_pipeline_link_of(p, 0, k, s->chunk);
+        wf_skip_keep(pop, p->skip[k - 1].pop_place, crosses(p, k, s->part, false) ? link->taken : link->made);
+    }
+}
+
+/* From a layer to the next stash, or to the end of the part. The first layer takes all inputs. */
+static wf_var *apply_layers(wf_var *const *x, int n, void *slot, int64_t from)
 {
     const wf_pipeline_slot *s = slot;
     const wf_pipeline *p = s->pipe;
-    for (int i = (int)from; x && i < p->first[s->part / p->stages + 1] && !wf_skip_is_stash(p->layer[i]); i++) {
-        if (wf_skip_is_pop(p->layer[i])) {
-            const int skip = skip_at(p, p->layer[i], true);
-            const wf_pipeline_link *k = wf_pipeline_link_of(p, 0, skip, s->chunk);
-            wf_skip_keep(p->layer[i], crosses(p, skip, s->part, false) ? k->taken : k->made);
-        }
-        x = wf_apply(p->layer[i], x);
-        if (!x && wf_error_pending() == WF_OK)
+    wf_var *y = x[0];
+    for (int i = (int)from; y && i < p->first[s->part / p->stages + 1] && !wf_skip_is_stash(p->layer[i]); i++) {
+        if (wf_skip_is_pop(p->layer[i]))
+            hand_to_pop(s, p->layer[i]);
+        y = wf_apply_n(p->layer[i], x, n);
+        x = &y;
+        n = 1;
+        if (!y && wf_error_pending() == WF_OK)
             WF_FAIL_NULL(WF_ERR_STATE, "%s \"%s\" returned NULL and no error; should be a variable",
                          p->layer[i]->kind->name, wf_layer_path(p->layer[i]));
         /* A large message to a stage that waits needs this one to go on. */
         wf_ctx_progress(p->ctx);
     }
-    return x;
+    return y;
+}
+
+/* At a stash: the value goes on, and is the value of its skips; of a stash of inputs, these are. */
+static wf_status begin_skips(const wf_pipeline_slot *s, const wf_layer *stash, wf_var *y)
+{
+    const wf_pipeline *p = s->pipe;
+    const bool inputs = wf_skip_is_inputs(stash);
+    WF_CHECK(!inputs || s->n_x == stash->most, WF_ERR_ARGUMENT, "skip_inputs \"%s\" takes %d inputs, not %d",
+             wf_layer_path(stash), stash->most, s->n_x);
+    for (int k = 1; k <= p->skips; k++)
+        if (p->skip[k - 1].stash == stash)
+            wf_pipeline_link_of(p, 0, k, s->chunk)->made = inputs ? s->x[1 + p->skip[k - 1].stash_place] : y;
+    return WF_OK;
 }
 
 /* What is recomputed ends where a skip begins, since only its end leaves a segment. */
-static wf_var *apply_part(wf_pipeline_slot *s, wf_var *x, bool again)
+static wf_var *apply_part(wf_pipeline_slot *s, bool again)
 {
     const wf_pipeline *p = s->pipe;
     const int end = p->first[s->part / p->stages + 1];
-    for (int i = p->first[s->part / p->stages]; x; i++) {
-        x = again ? wf_tape_segment(x, apply_layers, s, i) : apply_layers(x, s, i);
+    wf_var *const *x = s->x;
+    wf_var *y = s->x[0];
+    for (int i = p->first[s->part / p->stages], n = s->n_x; y; i++, n = 1) {
+        y = again ? wf_tape_segment(x, n, apply_layers, s, i) : apply_layers(x, n, s, i);
         while (i < end && !wf_skip_is_stash(p->layer[i]))
             i++;
-        if (i == end)
-            return x;
-        wf_pipeline_link_of(p, 0, skip_at(p, p->layer[i], false), s->chunk)->made = x;
+        if (i == end || !y)
+            return y;
+        WF_TRY_NULL(begin_skips(s, p->layer[i], y));
+        x = &y;
     }
     return NULL;
 }
@@ -243,6 +264,8 @@ static wf_var *apply_part(wf_pipeline_slot *s, wf_var *x, bool again)
 static wf_status take(wf_pipeline_slot *s, wf_pipeline_link *k, bool differentiable)
 {
     WF_NEED(k->value);
+    differentiable =
+        differentiable && wf_dtype_is_float(k->value->dtype); /* an input that a skip hands on may be not */
     WF_TRY(wf_outbox_await(s->pipe->outbox, k->value));
     k->taken = differentiable ? wf_leaf(s->tape, k->value) : wf_input(s->tape, k->value);
     WF_NEED(k->taken);
@@ -254,9 +277,21 @@ static wf_status take_all(wf_pipeline_run *run, wf_pipeline_slot *s)
 {
     wf_pipeline *p = s->pipe;
     wf_pipeline_link *input = wf_pipeline_link_of(p, s->part, 0, s->chunk);
+    void *x = NULL;
+    const int n = s->part == 0 ? run->n_x : 1;
+    WF_TRY(wf_pool_take_host(p->ctx, (size_t)n * sizeof(*s->x), &x));
+    s->x = x;
+    s->n_x = n;
     if (s->part == 0)
-        input->value = chunk_of(run, run->x, s->chunk);
+        input->value = chunk_of(run, run->x[0], s->chunk);
     WF_TRY(take(s, input, s->part > 0));
+    s->x[0] = input->taken;
+    for (int i = 1; i < n; i++) {
+        wf_tensor *part = chunk_of(run, run->x[i], s->chunk);
+        s->x[i] = wf_input(s->tape, part);
+        wf_tensor_free(part);
+        WF_NEED(s->x[i]);
+    }
     for (int k = 1; k <= p->skips; k++)
         if (crosses(p, k, s->part, false))
             WF_TRY(take(s, wf_pipeline_link_of(p, 0, k, s->chunk), true));
@@ -333,7 +368,7 @@ wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at
     WF_TRY(open_slot(run, part, chunk));
     WF_TRY(take_all(run, s));
     const bool again = p->recompute == WF_RECOMPUTE_ALWAYS || (p->recompute == WF_RECOMPUTE_EXCEPT_LAST && !at_once);
-    s->y = apply_part(s, wf_pipeline_link_of(p, part, 0, chunk)->taken, again);
+    s->y = apply_part(s, again);
     WF_NEED(s->y);
     if (is_last(p, part) && run->loses)
         WF_TRY(end_in_loss(run, s));

@@ -115,18 +115,39 @@ typedef struct trial {
     wf_tape *tape;
     wf_layer *layer;
     wf_tensor *x;
-    const wf_tensor *kept; /* of the end of a skip: what its stash kept; else NULL */
+    int n_more; /* of the first layer: inputs beside x */
+    const wf_tensor *const *more;
+    int n_kept; /* of the end of a skip: what its stashes kept */
+    wf_tensor *const *kept;
 } trial;
+
+static wf_var *variable_of(wf_tape *tape, const wf_tensor *value)
+{
+    return wf_dtype_is_float(value->dtype) ? wf_leaf(tape, value) : wf_input(tape, value);
+}
+
+static wf_var *apply_trial(const trial *t)
+{
+    void *memory = NULL;
+    const size_t bytes = (size_t)(1 + t->n_more) * sizeof(wf_var *);
+    WF_TRY_NULL(wf_pool_take_host(t->layer->ctx, bytes, &memory));
+    wf_var **in = memory;
+    in[0] = variable_of(t->tape, t->x);
+    for (int i = 0; i < t->n_more; i++)
+        in[1 + i] = variable_of(t->tape, t->more[i]);
+    wf_var *y = wf_apply_n(t->layer, in, 1 + t->n_more);
+    wf_pool_give_host(t->layer->ctx, memory, bytes);
+    return y;
+}
 
 /* One forward and backward; *y is the output, for the next layer. */
 static wf_status measure_once(const trial *t, wf_tensor **y, measured *m)
 {
-    const bool differentiable = wf_dtype_is_float(t->x->dtype);
     const size_t before = wf_ctx_memory(t->layer->ctx).bytes_in_use;
     const double begin = now_s();
-    if (t->kept)
-        wf_skip_keep(t->layer, wf_leaf(t->tape, t->kept));
-    wf_var *out = wf_apply(t->layer, differentiable ? wf_leaf(t->tape, t->x) : wf_input(t->tape, t->x));
+    for (int i = 0; i < t->n_kept; i++)
+        wf_skip_keep(t->layer, i, variable_of(t->tape, t->kept[i]));
+    wf_var *out = apply_trial(t);
     WF_NEED(out);
     m->bytes = (double)wf_ctx_memory(t->layer->ctx).bytes_in_use - (double)before;
     wf_tensor_free(*y);
@@ -217,39 +238,80 @@ static wf_status measure_layer(trial *t, measured *m)
     return status;
 }
 
-/* kept[i]: what list[i], a stash, has kept. */
+/* Places that stashes ahead of layer `before` have. */
+static int places_until(int before, wf_layer *const *list)
+{
+    int n = 0;
+    for (int i = 0; i < before; i++)
+        n += wf_skip_is_stash(list[i]) ? wf_skip_count(list[i]) : 0;
+    return n;
+}
+
+static wf_status keep_all(trial *t, const wf_layer *stash, wf_tensor **kept)
+{
+    const bool inputs = wf_skip_is_inputs(stash);
+    WF_CHECK(!inputs || t->n_more == wf_skip_count(stash), WF_ERR_ARGUMENT,
+             "skip_inputs \"%s\" takes %d inputs, and the pipeline has %d samples", wf_layer_path(stash), stash->most,
+             1 + t->n_more);
+    for (int i = 0; i < wf_skip_count(stash); i++)
+        WF_NEED(kept[i] = wf_tensor_alias(inputs ? t->more[i] : t->x));
+    return WF_OK;
+}
+
+/* `all`: what the places of all stashes have kept. `taken`: room for what one layer takes. */
+static wf_status find_kept(trial *t, int i, wf_layer *const *list, wf_tensor *const *all, wf_tensor **taken)
+{
+    t->n_kept = wf_skip_is_pop(list[i]) ? wf_skip_count(list[i]) : 0;
+    t->kept = taken;
+    for (int k = 0; k < t->n_kept; k++) {
+        int at = 0;
+        const wf_layer *stash = wf_skip_stash_of(list[i], k, &at);
+        WF_NEED(stash);
+        taken[k] = NULL;
+        for (int j = 0; j < i; j++)
+            if (list[j] == stash)
+                taken[k] = all[places_until(j, list) + at];
+        WF_CHECK(taken[k], WF_ERR_ARGUMENT, "the pipeline takes \"%s\" by \"%s\" before it is kept",
+                 wf_skip_name(list[i], k), wf_layer_path(list[i]));
+    }
+    return WF_OK;
+}
+
+/* kept: room for what all places keep, and for as many once more. */
 static wf_status measure_all(trial *t, int count, wf_layer *const *list, wf_tensor **kept, measured *found)
 {
     for (int i = 0; i < count; i++) {
         if (wf_skip_is_stash(list[i])) {
-            WF_NEED(kept[i] = wf_tensor_alias(t->x));
-            continue;
+            WF_TRY(keep_all(t, list[i], kept + places_until(i, list)));
+        } else {
+            t->layer = list[i];
+            WF_TRY(find_kept(t, i, list, kept, kept + places_until(count, list)));
+            WF_TRY(measure_layer(t, &found[i]));
         }
-        t->layer = list[i];
-        t->kept = NULL;
-        if (wf_skip_is_pop(list[i])) {
-            const wf_layer *stash = wf_skip_stash_of(list[i]);
-            WF_NEED(stash);
-            for (int j = 0; j < i; j++)
-                if (list[j] == stash)
-                    t->kept = kept[j];
-        }
-        WF_TRY(measure_layer(t, &found[i]));
+        t->n_more = 0;
     }
     return WF_OK;
 }
 
 /* Every rank measures all layers; the slowest and the largest count, so that all ranks cut alike. */
-static wf_status measure_layers(const wf_mesh *mesh, const wf_tensor *sample, int count, wf_layer *const *list,
+static wf_status measure_layers(const wf_mesh *mesh, const wf_pipeline_opts *o, int count, wf_layer *const *list,
                                 measured *found)
 {
     wf_comm *world = wf_mesh_world(mesh);
-    trial t = {.tape = wf_tape_new(wf_comm_ctx(world)), .x = wf_tensor_alias(sample)};
-    wf_tensor **kept = wf_calloc(wf_comm_ctx(world), (size_t)count, sizeof(*kept));
+    trial t = {.tape = wf_tape_new(wf_comm_ctx(world)),
+               .x = wf_tensor_alias(o->sample),
+               .n_more = o->n_more_samples,
+               .more = o->more_samples};
+    const int places = places_until(count, list);
+    int most = 0; /* that one layer takes */
+    for (int i = 0; i < count; i++)
+        if (wf_skip_is_pop(list[i]) && wf_skip_count(list[i]) > most)
+            most = wf_skip_count(list[i]);
+    wf_tensor **kept = wf_calloc(wf_comm_ctx(world), (size_t)(places + most) + 1, sizeof(*kept));
     wf_status status = t.tape && t.x && kept ? WF_OK : wf_error_code();
     if (status == WF_OK)
         status = measure_all(&t, count, list, kept, found);
-    for (int i = 0; kept && i < count; i++)
+    for (int i = 0; kept && i < places; i++)
         wf_tensor_free(kept[i]);
     free(kept);
     wf_tensor_free(t.x);
@@ -360,7 +422,7 @@ static wf_status weigh(const wf_pipeline *p, const wf_pipeline_opts *o, int coun
     }
     if (o->cost || !o->sample)
         return WF_OK;
-    WF_TRY(measure_layers(p->mesh, o->sample, count, list, found));
+    WF_TRY(measure_layers(p->mesh, o, count, list, found));
     if (o->by_memory)
         count_live(p->schedule, w->live);
     for (int i = 0; i < count; i++) {

@@ -23,6 +23,9 @@ static wf_status check_options(const wf_mesh *mesh, const wf_layer *chain, const
     WF_CHECK(o->chunks >= 0, WF_ERR_ARGUMENT, "a batch in %d chunks; should be 1 or more (0: 4 for each stage)",
              o->chunks);
     WF_CHECK(o->parts >= 0, WF_ERR_ARGUMENT, "%d parts on each stage; should be 1 or more (0: the default)", o->parts);
+    WF_CHECK(o->n_more_samples >= 0 && (o->n_more_samples == 0 || (o->more_samples && o->sample)), WF_ERR_ARGUMENT,
+             "a pipeline with %d samples beside the first one%s", o->n_more_samples,
+             o->sample ? "" : ", which is NULL");
     WF_CHECK(o->parts <= 1 || o->schedule == WF_PIPELINE_INTERLEAVED, WF_ERR_ARGUMENT,
              "%d parts on each stage; more than one go with WF_PIPELINE_INTERLEAVED alone", o->parts);
     return WF_OK;
@@ -132,6 +135,7 @@ static wf_status compare_given(const wf_pipeline *p, const wf_pipeline_opts *o, 
         {"compare_every", p->compare_every, false},
         {"by_memory", o->by_memory, false},
         {"the presence of a sample", o->sample != NULL, false},
+        {"the number of samples", o->n_more_samples, false},
     };
     WF_TRY(compare_options(p, sizeof given / sizeof *given, given));
     /* Their lengths are known to be equal now. */

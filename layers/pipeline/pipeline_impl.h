@@ -71,7 +71,8 @@ int wf_pipeline_part_of(const wf_pipeline *pipe, int layer);
 /* A skip connection of the model. */
 typedef struct wf_pipeline_ends {
     wf_layer *stash, *pop; /* NULL: on another stage */
-    int taken;             /* the place of the pop in the chain */
+    int stash_place, pop_place;
+    int taken; /* the place of the pop in the chain */
     wf_pipeline_skip parts;
 } wf_pipeline_ends;
 
@@ -107,7 +108,9 @@ typedef struct wf_pipeline_slot {
     wf_pipeline *pipe;
     int part, chunk;
     wf_tape *tape; /* NULL: nothing is on its way */
-    wf_var *y;     /* of which backward begins; of the last part: the loss */
+    wf_var **x; /* of the first part: the inputs of the model; of others one, the input of the part; in pool memory */
+    int n_x;
+    wf_var *y; /* of which backward begins; of the last part: the loss */
 } wf_pipeline_slot;
 
 /* A chunk's value that one part makes and another takes: the chain's input of a part, or a skip. */
@@ -160,16 +163,18 @@ struct wf_pipeline {
 /* What all chunks of a step have in common. */
 typedef struct wf_pipeline_run {
     wf_pipeline *pipe;
-    wf_tape *tape;               /* the program's */
-    const wf_tensor *x, *target; /* of the whole batch */
-    uint64_t applied;            /* how often the model was applied on the tape before */
-    bool known;                  /* the batch has a layout */
-    bool counted;                /* losses of chunks are means over labels that count, also where the layout is known */
-    bool loses;                  /* the last part ends in the loss */
-    bool reached;                /* backward has reached a parameter of this stage */
-    wf_tensor *loss;             /* f64: sum over the chunks, on the last stage; else NULL */
-    double weight;               /* that it counts for */
-    wf_tensor *like;             /* the loss of the first chunk: type and layout */
+    wf_tape *tape; /* the program's */
+    int n_x;       /* on the first stage: inputs of the model */
+    const wf_tensor *const *x;
+    const wf_tensor *target; /* these are of the whole batch */
+    uint64_t applied;        /* how often the model was applied on the tape before */
+    bool known;              /* the batch has a layout */
+    bool counted;            /* losses of chunks are means over labels that count, also where the layout is known */
+    bool loses;              /* the last part ends in the loss */
+    bool reached;            /* backward has reached a parameter of this stage */
+    wf_tensor *loss;         /* f64: sum over the chunks, on the last stage; else NULL */
+    double weight;           /* that it counts for */
+    wf_tensor *like;         /* the loss of the first chunk: type and layout */
     int64_t count;
     double part;
     wf_tensor **y; /* of each chunk: the output on the last stage, where it does not end in the loss */

@@ -4,6 +4,7 @@
 
 #include "comm/comm_author.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +45,7 @@ static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const
 {
     char text[WF_LAYOUT_TEXT];
     WF_CHECK(batch, WF_ERR_ARGUMENT, "the %s stage of a pipeline gets %s NULL; should be that of the batch",
-             strcmp(what, "x") ? "last" : "first", what);
+             strcmp(what, "target") ? "first" : "last", what);
     WF_CHECK(batch->ctx == p->ctx, WF_ERR_ARGUMENT, "%s belongs to another context than the pipeline", what);
     WF_CHECK(batch->shape.rank > 0, WF_ERR_SHAPE, "%s is a scalar; should be [N,...]", what);
     const wf_layout *layout = &batch->layout;
@@ -54,6 +55,26 @@ static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const
              wf_layout_text(layout, text), wf_mesh_text(p->mesh));
     WF_CHECK(!layout->known || layout->placement[WF_AXIS_DATA] != WF_SHARDED || layout->dim[WF_AXIS_DATA] == 0,
              WF_ERR_SHAPE, "%s is %s; samples are dimension 0", what, wf_layout_text(layout, text));
+    return WF_OK;
+}
+
+/* The inputs of the model, on the first stage. */
+static wf_status check_batches(const wf_pipeline_run *run)
+{
+    WF_CHECK(run->n_x >= 1 && run->x, WF_ERR_ARGUMENT, "a step of a pipeline with %d inputs; should be 1 or more",
+             run->n_x);
+    for (int i = 0; i < run->n_x; i++) {
+        char name[32] = "x";
+        if (i > 0)
+            snprintf(name, sizeof name, "input %d", i);
+        WF_TRY(check_batch(run->pipe, run->x[i], name));
+        WF_CHECK(run->x[i]->shape.dim[0] == run->x[0]->shape.dim[0], WF_ERR_SHAPE,
+                 "%s has %lld samples, and x has %lld; inputs of one batch should be of one length", name,
+                 (long long)run->x[i]->shape.dim[0], (long long)run->x[0]->shape.dim[0]);
+        WF_CHECK(run->x[i]->layout.known == run->x[0]->layout.known, WF_ERR_SHAPE,
+                 "%s has %s layout, and x has %s; should be alike", name, run->x[i]->layout.known ? "a" : "no",
+                 run->x[0]->layout.known ? "one" : "none");
+    }
     return WF_OK;
 }
 
@@ -70,12 +91,12 @@ static wf_status begin(wf_pipeline_run *run)
     WF_CHECK(wf_tape_ctx(run->tape) == p->ctx, WF_ERR_ARGUMENT,
              "the tape belongs to another context than the pipeline");
     if (p->stage == 0)
-        WF_TRY(check_batch(p, run->x, "x"));
+        WF_TRY(check_batches(run));
     if (p->stage == p->stages - 1 && run->loses)
         WF_TRY(check_batch(p, run->target, "target"));
     /* A variable on the program's tape: what the step makes is no leak of an earlier one (wf_tape_reset). */
     WF_NEED(wf_no_loss(run->tape));
-    run->known = p->stage == 0 && run->x->layout.known;
+    run->known = p->stage == 0 && run->x[0]->layout.known;
     return wf_tape_count_application(run->tape, p->model->id, &run->applied);
 }
 
@@ -212,8 +233,13 @@ static void *fail(wf_pipeline_run *run, wf_status status)
 
 wf_var *wf_pipeline_step(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x, const wf_tensor *target)
 {
+    return wf_pipeline_step_n(pipe, tape, &x, 1, target);
+}
+
+wf_var *wf_pipeline_step_n(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *const *x, int n, const wf_tensor *target)
+{
     WF_NEED_NULL(pipe);
-    wf_pipeline_run run = {.pipe = pipe, .tape = tape, .x = x, .target = target, .loses = true};
+    wf_pipeline_run run = {.pipe = pipe, .tape = tape, .n_x = n, .x = x, .target = target, .loses = true};
     wf_var *loss = NULL;
     wf_status status = compute(&run);
     if (status == WF_OK)
@@ -283,8 +309,13 @@ static wf_status apply(wf_pipeline_run *run, wf_var **out)
 
 wf_var *wf_pipeline_apply(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *x)
 {
+    return wf_pipeline_apply_n(pipe, tape, &x, 1);
+}
+
+wf_var *wf_pipeline_apply_n(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *const *x, int n)
+{
     WF_NEED_NULL(pipe);
-    wf_pipeline_run run = {.pipe = pipe, .tape = tape, .x = x};
+    wf_pipeline_run run = {.pipe = pipe, .tape = tape, .n_x = n, .x = x};
     wf_var *y = NULL;
     const wf_status status = apply(&run, &y);
     for (int c = 0; run.y && c < pipe->chunks; c++)

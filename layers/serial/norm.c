@@ -276,28 +276,23 @@ static wf_var *normalise(wf_layer *layer, wf_var *x, wf_var *residual)
     return var;
 }
 
-static wf_var *forward(wf_layer *layer, wf_var *x)
+static wf_var *forward(wf_layer *layer, wf_var *const *x, int n)
 {
-    return normalise(layer, x, NULL);
+    return normalise(layer, x[0], n > 1 ? x[1] : NULL);
 }
 
-static wf_var *forward_residual(wf_layer *layer, void *residual, wf_var *x)
+static wf_var *refuse_residual(wf_layer *layer, void *user, wf_var *const *x, int n)
 {
-    wf_var *other = residual;
-    WF_CHECK_NULL(wf_norm_is(layer), WF_ERR_ARGUMENT,
-                  "wf_apply_residual of \"%s\", a %s: it takes a batch normalisation; wf_add adds to the output of "
-                  "any layer",
-                  wf_layer_path(layer), layer->kind->name);
-    /* What the layer does to x it does to the residual, so that both are distributed alike. */
-    if (layer->prepare)
-        other = layer->prepare(layer, other);
-    return other ? normalise(layer, x, other) : NULL;
+    WF_FAIL_NULL(WF_ERR_ARGUMENT,
+                 "wf_apply_residual of \"%s\", a %s: it takes a batch normalisation; wf_add adds to the output of "
+                 "any layer",
+                 wf_layer_path(layer), layer->kind->name);
 }
 
 wf_var *wf_apply_residual(wf_layer *norm, wf_var *x, wf_var *residual)
 {
     WF_NEED_NULL(norm);
-    return wf_apply_with(norm, residual ? x : NULL, forward_residual, residual);
+    return wf_apply_with(norm, (wf_var *const[]){x, residual}, 2, wf_norm_is(norm) ? NULL : refuse_residual, NULL);
 }
 
 /* Backward. */
@@ -418,7 +413,7 @@ static void free_norm(wf_layer *layer)
     wf_norm_chunks_free(s->chunks);
 }
 
-static const wf_layer_kind batchnorm_kind = {.name = "batchnorm", .forward = forward, .free = free_norm};
+static const wf_layer_kind batchnorm_kind = {.name = "batchnorm", .forward_n = forward, .free = free_norm};
 
 bool wf_norm_is(const wf_layer *layer)
 {
@@ -497,6 +492,7 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge me
     s.merge = merge;
     memcpy(layer->state, &s, sizeof s);
     layer->comm = merge.comm;
+    layer->most = 2;
     wf_layer_note(layer, "batchnorm of decay %g, eps %g, act %d, slope %g, noise %g", s.decay, s.eps, (int)o.act,
                   o.slope, o.noise);
     norm_state *own = layer->state;

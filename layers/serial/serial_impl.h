@@ -173,10 +173,14 @@ wf_status wf_upsample_fit(const wf_layer *layer, const wf_var *x, wf_shape shape
 /* The ends of a skip connection, for pipelines. */
 bool wf_skip_is_stash(const wf_layer *layer);
 bool wf_skip_is_pop(const wf_layer *layer);
-const char *wf_skip_name(const wf_layer *end);
-/* The stash that belongs to a pop. WF_ERR_STATE where there is none, or not one alone. */
-wf_layer *wf_skip_stash_of(const wf_layer *pop);
-/* What the next application takes: of a stash's pop, or of a pop, before that of its stash. */
-void wf_skip_keep(wf_layer *end, wf_var *value);
+/* True for wf_skip_inputs, which is a stash of several places. */
+bool wf_skip_is_inputs(const wf_layer *layer);
+/* The names of an end, each a place for one value. */
+int wf_skip_count(const wf_layer *end);
+const char *wf_skip_name(const wf_layer *end, int i);
+/* The stash of place i of a pop, and its place there. WF_ERR_STATE where there is none, or not one alone. */
+wf_layer *wf_skip_stash_of(const wf_layer *pop, int i, int *at);
+/* What the next application takes at place i: of a stash's pop, or of a pop, before that of its stash. */
+void wf_skip_keep(wf_layer *end, int i, wf_var *value);
 
 #endif

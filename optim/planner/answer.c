@@ -125,6 +125,27 @@ static wf_status answer(wf_gauge *g, wf_planner_model *m, request *r)
 
 wf_status wf_planner_answer(wf_comm *comm, wf_layer *model, wf_optim *optim, wf_shape input, unsigned can)
 {
+    return wf_planner_answer_n(comm, model, optim, 1, &(wf_planner_input){.shape = input}, can);
+}
+
+/* Traced on two samples. */
+static wf_status trace_few(wf_layer *model, int n, const wf_planner_input *inputs, wf_planner_model *m)
+{
+    wf_planner_input *few = n > 0 ? wf_calloc(model->ctx, (size_t)n, sizeof *few) : NULL;
+    if (n > 0 && !few)
+        return wf_error_code();
+    for (int i = 0; i < n; i++) {
+        few[i] = inputs[i];
+        few[i].shape.dim[0] = inputs[i].shape.dim[0] < 2 ? inputs[i].shape.dim[0] : 2;
+    }
+    const wf_status status = wf_planner_trace_n(model, n, few, m);
+    free(few);
+    return status;
+}
+
+wf_status wf_planner_answer_n(wf_comm *comm, wf_layer *model, wf_optim *optim, int n, const wf_planner_input *inputs,
+                              unsigned can)
+{
     request r;
     wf_planner_model m;
     WF_NEED(comm);
@@ -133,10 +154,9 @@ wf_status wf_planner_answer(wf_comm *comm, wf_layer *model, wf_optim *optim, wf_
     WF_CHECK(wf_planner_asks(), WF_ERR_STATE, "wf_planner_answer in a program that wf-plan did not start");
     WF_TRY(read_request(&r));
     r.opts.can = can;
-    r.opts.batch = input.dim[0];
-    wf_shape shape = input;
-    shape.dim[0] = input.dim[0] < 2 ? input.dim[0] : 2;
-    WF_TRY(wf_planner_trace(model, shape, &m));
+    WF_NEED(inputs);
+    r.opts.batch = inputs[0].shape.dim[0];
+    WF_TRY(trace_few(model, n, inputs, &m));
     wf_gauge g = {.comm = comm, .optim = optim};
     if (wf_comm_rank(comm) == 0)
         g.cache = wf_plan_cache_open(wf_comm_ctx(comm), wf_config_get()->cache);

@@ -73,7 +73,7 @@ typedef struct measuring {
     const wf_planner_model *m;
     wf_planner_times *t;
     wf_tape *tape;
-    wf_tensor *x;
+    wf_tensor **x;
     double *leaf;          /* forward and backward of each leaf, by round */
     double wall[4][STEPS]; /* forward, backward, update, passes over gradients */
     size_t peak;
@@ -124,7 +124,7 @@ static wf_status packed_of(const wf_planner_model *m, bool drop, double *bytes)
 
 static wf_var *loss_of(measuring *c)
 {
-    wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
+    wf_var *y = wf_planner_apply(c->m, c->tape, c->x);
     return wf_mean(wf_mul(y, y));
 }
 
@@ -177,7 +177,7 @@ static wf_status apply_once(measuring *c, int round)
 {
     const size_t before = wf_ctx_memory(c->m->ctx).bytes_in_use;
     const double start = wf_planner_now();
-    wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
+    wf_var *y = wf_planner_apply(c->m, c->tape, c->x);
     c->wall[0][round] = wf_planner_now() - start;
     take_rows(c, round, true);
     wf_var *loss = wf_mean(wf_mul(y, y));
@@ -215,7 +215,7 @@ static wf_status step_once(measuring *c, int round)
         status = wf_tape_reset(c->tape);
     wf_profile_free(ctx->profile);
     c->peak = wf_pool_mark(ctx);
-    c->t->fixed = (double)wf_ctx_memory(ctx).bytes_in_use - (double)wf_tensor_bytes(c->x);
+    c->t->fixed = (double)wf_ctx_memory(ctx).bytes_in_use - wf_planner_noise_bytes(c->m, c->x);
     return status;
 }
 
@@ -230,7 +230,7 @@ static void settle(measuring *c)
         t->leaf_forward_s[i] = wf_gauge_median(c->leaf + (ptrdiff_t)(2 * i) * STEPS, STEPS);
         t->leaf_backward_s[i] = wf_gauge_median(c->leaf + (ptrdiff_t)(2 * i + 1) * STEPS, STEPS);
     }
-    const double peak = (double)c->peak - (double)wf_tensor_bytes(c->x);
+    const double peak = (double)c->peak - wf_planner_noise_bytes(c->m, c->x);
     t->more = peak > t->fixed + t->kept ? peak - t->fixed - t->kept : 0;
 }
 
@@ -259,10 +259,8 @@ static wf_status attempt(measuring *c)
 static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, wf_planner_times *t)
 {
     measuring c = {.g = g, .m = m, .t = t, .tape = wf_tape_new(m->ctx)};
-    wf_shape shape = m->input;
-    shape.dim[0] = batch;
     c.leaf = wf_calloc(m->ctx, 2 * (size_t)m->n_leaves * STEPS + 1, sizeof *c.leaf);
-    c.x = wf_keep(wf_rand_uniform(c.tape, shape, -1, 1, NULL));
+    c.x = wf_planner_noise(m, c.tape, batch);
     wf_status status = c.tape && c.leaf && c.x ? wf_tape_reset(c.tape) : wf_error_code();
     t->packed_forward = 0;
     /* Batches of other sizes have had forms of their own. */
@@ -272,7 +270,7 @@ static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, 
     if (status == WF_OK)
         status = attempt(&c);
     m->ctx->reusing -= t->chunk;
-    wf_tensor_free(c.x);
+    wf_planner_noise_free(m, c.x);
     wf_tape_free(c.tape);
     free(c.leaf);
     return wf_agree_status(g->comm, status);
@@ -522,10 +520,10 @@ static void name_processor(char *text, size_t size)
 static wf_status bind_optimizer(wf_gauge *g, const wf_planner_model *m)
 {
     wf_tape *tape = wf_tape_new(m->ctx);
-    wf_shape shape = m->input;
-    shape.dim[0] = 2;
-    wf_var *y = wf_apply(m->model, wf_rand_uniform(tape, shape, -1, 1, NULL));
+    wf_tensor **x = wf_planner_noise(m, tape, 2);
+    wf_var *y = wf_planner_apply(m, tape, x);
     wf_status status = wf_optim_step(g->optim, wf_mean(wf_mul(y, y)));
+    wf_planner_noise_free(m, x);
     if (status == WF_OK)
         status = wf_tape_reset(tape);
     wf_tape_free(tape);

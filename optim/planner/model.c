@@ -119,11 +119,70 @@ static wf_status sort_leaves(wf_planner_model *m)
     return WF_OK;
 }
 
+/* --- inputs ---------------------------------------------------------------------------------------------------------
+ */
+
+static wf_tensor *noise_of(const wf_planner_input *input, wf_tape *tape, int64_t batch)
+{
+    wf_shape shape = input->shape;
+    shape.dim[0] = batch;
+    /* Half below the last whole number, so that no rounding passes it. */
+    wf_var *x = input->below > 0 ? wf_rand_uniform(tape, shape, 0, (double)input->below - 0.5, NULL)
+                                 : wf_rand_uniform(tape, shape, -1, 1, NULL);
+    if (!x || input->below == 0)
+        return wf_keep(x);
+    return wf_tensor_copy(wf_value(x), WF_I64, WF_ROW_MAJOR);
+}
+
+wf_tensor **wf_planner_noise(const wf_planner_model *m, wf_tape *tape, int64_t batch)
+{
+    wf_tensor **x = tape ? wf_calloc(m->ctx, (size_t)m->n_inputs, sizeof(*x)) : NULL;
+    bool whole = x;
+    for (int i = 0; i < m->n_inputs && whole; i++) {
+        x[i] = noise_of(&m->inputs[i], tape, batch);
+        whole = x[i];
+    }
+    if (whole)
+        return x;
+    wf_planner_noise_free(m, x);
+    return wf_error_null();
+}
+
+void wf_planner_noise_free(const wf_planner_model *m, wf_tensor **x)
+{
+    for (int i = 0; x && i < m->n_inputs; i++)
+        wf_tensor_free(x[i]);
+    free(x);
+}
+
+double wf_planner_noise_bytes(const wf_planner_model *m, wf_tensor *const *x)
+{
+    double bytes = 0;
+    for (int i = 0; i < m->n_inputs; i++)
+        bytes += (double)wf_tensor_bytes(x[i]);
+    return bytes;
+}
+
+wf_var *wf_planner_apply(const wf_planner_model *m, wf_tape *tape, wf_tensor *const *x)
+{
+    void *in = NULL;
+    const size_t bytes = (size_t)m->n_inputs * sizeof(wf_var *);
+    if (!x)
+        return NULL;
+    WF_TRY_NULL(wf_pool_take_host(m->ctx, bytes, &in));
+    for (int i = 0; i < m->n_inputs; i++)
+        ((wf_var **)in)[i] = wf_input(tape, x[i]);
+    wf_var *y = wf_apply_n(m->model, in, m->n_inputs);
+    wf_pool_give_host(m->ctx, in, bytes);
+    return y;
+}
+
 static wf_status look_at(wf_planner_model *m, wf_tape *tape)
 {
-    wf_var *x = wf_rand_uniform(tape, m->input, -1, 1, NULL);
-    WF_NEED(x);
-    WF_NEED(wf_apply(m->model, x));
+    wf_tensor **x = wf_planner_noise(m, tape, m->input.dim[0]);
+    const wf_var *y = wf_planner_apply(m, tape, x);
+    wf_planner_noise_free(m, x);
+    WF_NEED(y);
     wf_node *const *node;
     const int64_t nodes = wf_tape_nodes(tape, &node);
     m->leaf = wf_calloc(m->ctx, (size_t)nodes + 1, sizeof *m->leaf);
@@ -155,15 +214,44 @@ static wf_status trace(wf_planner_model *m)
 
 wf_status wf_planner_trace(wf_layer *model, wf_shape input, wf_planner_model *m)
 {
+    return wf_planner_trace_n(model, 1, &(wf_planner_input){.shape = input}, m);
+}
+
+static wf_status check_inputs(int n, const wf_planner_input *inputs)
+{
+    WF_CHECK(n >= 1 && inputs, WF_ERR_ARGUMENT, "a plan for a model of %d inputs; should be 1 or more", n);
+    for (int i = 0; i < n; i++) {
+        const wf_shape shape = inputs[i].shape;
+        WF_CHECK(shape.rank >= (i == 0 && inputs[i].below == 0 ? 2 : 1) && wf_shape_count(shape) > 0, WF_ERR_ARGUMENT,
+                 "a plan for an input without elements");
+        WF_CHECK(shape.dim[0] == inputs[0].shape.dim[0], WF_ERR_ARGUMENT,
+                 "a plan for inputs of %lld and of %lld samples; should be of one batch",
+                 (long long)inputs[0].shape.dim[0], (long long)shape.dim[0]);
+        WF_CHECK(inputs[i].below >= 0, WF_ERR_ARGUMENT, "a plan for whole numbers below %lld; should be 1 or more",
+                 (long long)inputs[i].below);
+    }
+    return WF_OK;
+}
+
+static wf_status trace_inputs(wf_planner_model *m, const wf_planner_input *inputs)
+{
+    m->unit = wf_calloc(m->ctx, (size_t)m->n_units + 1, sizeof *m->unit);
+    m->inputs = wf_calloc(m->ctx, (size_t)m->n_inputs, sizeof *m->inputs);
+    if (!m->unit || !m->inputs)
+        return wf_error_code();
+    memcpy(m->inputs, inputs, (size_t)m->n_inputs * sizeof *m->inputs);
+    (void)list_units(m->model, m->unit);
+    return trace(m);
+}
+
+wf_status wf_planner_trace_n(wf_layer *model, int n, const wf_planner_input *inputs, wf_planner_model *m)
+{
     WF_NEED(model);
     WF_NEED(m);
-    WF_CHECK(input.rank >= 2 && wf_shape_count(input) > 0, WF_ERR_ARGUMENT, "a plan for an input without elements");
-    *m = (wf_planner_model){.ctx = model->ctx, .model = model, .input = input, .n_units = count_units(model)};
-    m->unit = wf_calloc(m->ctx, (size_t)m->n_units + 1, sizeof *m->unit);
-    if (!m->unit)
-        return wf_error_code();
-    (void)list_units(model, m->unit);
-    const wf_status status = trace(m);
+    WF_TRY(check_inputs(n, inputs));
+    *m = (wf_planner_model){
+        .ctx = model->ctx, .model = model, .input = inputs[0].shape, .n_inputs = n, .n_units = count_units(model)};
+    const wf_status status = trace_inputs(m, inputs);
     if (status != WF_OK)
         wf_planner_model_clear(m);
     return status;
@@ -173,5 +261,6 @@ void wf_planner_model_clear(wf_planner_model *m)
 {
     free(m->leaf);
     free(m->unit);
+    free(m->inputs);
     *m = (wf_planner_model){0};
 }

@@ -19,7 +19,7 @@ typedef struct measuring {
     wf_gauge *g;
     const wf_planner_model *m;
     wf_tape *tape;
-    wf_tensor *x, *bucket;
+    wf_tensor **x, *bucket;
     int sums;
     double took[PARTS][ROUNDS]; /* SUMS: until all are over; LEFT: what remains of them behind the step */
 } measuring;
@@ -45,7 +45,7 @@ static wf_status time_sums(measuring *c, int round)
 
 static wf_status time_step(measuring *c, bool sums, int round)
 {
-    wf_var *y = wf_apply(c->m->model, wf_input(c->tape, c->x));
+    wf_var *y = wf_planner_apply(c->m, c->tape, c->x);
     wf_var *loss = wf_mean(wf_mul(y, y));
     WF_TRY(wf_check(loss));
     WF_TRY(wf_barrier(c->g->comm));
@@ -102,9 +102,7 @@ static wf_status time_rounds(measuring *c, double slower[2])
 static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, double slower[2])
 {
     measuring c = {.g = g, .m = m, .tape = wf_tape_new(m->ctx)};
-    wf_shape shape = m->input;
-    shape.dim[0] = batch;
-    c.x = wf_keep(wf_rand_uniform(c.tape, shape, -1, 1, NULL));
+    c.x = wf_planner_noise(m, c.tape, batch);
     c.bucket = wf_tensor_new(m->ctx, WF_F32, WF_SHAPE(WF_PLANNER_SUM));
     wf_status status = c.tape && c.x && c.bucket ? wf_tensor_fill(c.bucket, 0) : wf_error_code();
     if (status == WF_OK)
@@ -116,7 +114,7 @@ static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, 
         status = wf_agree_status(g->comm, time_rounds(&c, slower));
     if (status != WF_OK)
         wf_background_end(g->comm);
-    wf_tensor_free(c.x);
+    wf_planner_noise_free(m, c.x);
     wf_tensor_free(c.bucket);
     wf_tape_free(c.tape);
     return status;

@@ -213,7 +213,11 @@ double wf_search_base(const wf_search *s, int64_t batch)
 {
     const wf_planner_times *t = &s->place->times;
     const double trained = 4 * (2 + s->place->meter->state_words) * wf_search_params(s->m) + t->packed;
-    const double input = 4 * (double)wf_shape_count(s->m->input) / (double)s->m->input.dim[0] * (double)batch;
+    double input = 0;
+    for (int i = 0; i < s->m->n_inputs; i++) {
+        const wf_planner_input *in = &s->m->inputs[i];
+        input += (in->below > 0 ? 8 : 4) * (double)wf_shape_count(in->shape) / (double)in->shape.dim[0] * (double)batch;
+    }
     return (t->fixed > trained ? t->fixed - trained : 0) + more_bytes(s) + input / s->place->pixels;
 }
 

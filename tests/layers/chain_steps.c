@@ -383,8 +383,9 @@ static void components(void)
     expect_component("gives to rank -2", (wf_component){.name = "c", WF_FROM({.rank = 0}), WF_TO({.rank = -2})});
     expect_component("names 0 inputs", (wf_component){.name = "c", WF_TO({.rank = 1})});
     expect_component("1 inputs and 0 places", (wf_component){.name = "c", WF_FROM({.rank = 0})});
-    expect_component("2 inputs and 1 outputs",
-                     (wf_component){.name = "c", WF_FROM({.rank = 0}, {.rank = 1}), WF_TO({.rank = 1})});
+    expect_component(
+        "2 outputs; a layer has one",
+        (wf_component){.name = "c", .outputs = 2, WF_FROM({.rank = 0}), WF_TO({.rank = 1}, {.rank = 2, .output = 1})});
     expect_component("output 1; it has 1",
                      (wf_component){.name = "c", WF_FROM({.rank = 0}), WF_TO({.rank = 1, .output = 1})});
     expect_component("output 1 of component \"c\" goes nowhere", (wf_component){.name = "c",

@@ -3,6 +3,7 @@ foreach(name functions_values functions_semantics gradcheck_functions gradcheck_
 endforeach()
 weft_test(golden LEVEL all)
 weft_test(recompute LEVEL optim RANKS 1 2 4)
+weft_test(several_inputs LEVEL optim RANKS 1 2 3)
 weft_test(equiv_sync_norm LEVEL optim RANKS 1 2 3 4 6 8)
 weft_test(equiv_group_norm LEVEL layers RANKS 1 2 3 4)
 weft_test_ranks(equiv_group_norm_eight equiv_group_norm ${CMAKE_CURRENT_SOURCE_DIR}/layers/equiv_group_norm.c RANKS 6 8

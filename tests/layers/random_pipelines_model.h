@@ -144,6 +144,22 @@ static inline wf_layer *grouped(const part *l)
     }
 }
 
+static inline wf_var *join_inputs(wf_layer *self, void *user, wf_var *const *x, int n)
+{
+    const wf_skip_join *how = user;
+    return *how ? (*how)(x[0], x[n - 1]) : wf_add(x[0], x[n - 1]);
+}
+
+/* Every other one is a layer of two inputs, and of these every other one is recomputed. */
+static inline wf_layer *pop_of(const part *l, const char *name)
+{
+    if (l->skip % 2 == 0)
+        return wf_skip_pop(on.ctx, name, joins[l->join]);
+    wf_layer *module = wf_module_n(on.ctx, 2, 2, join_inputs, (void *)&joins[l->join]);
+    wf_layer *pop = wf_skip_apply(module, WF_NAMES(name));
+    return l->skip % 4 == 1 ? wf_recompute(pop) : pop;
+}
+
 static inline wf_layer *layer_of(const part *l, bool last, bool parallel)
 {
     static wf_var *(*const functions[])(wf_var *) = {drop, noisy, wf_tanh, wf_sigmoid, leaky};
@@ -177,7 +193,7 @@ static inline wf_layer *layer_of(const part *l, bool last, bool parallel)
     case STASH:
         return wf_skip_stash(on.ctx, name);
     case POP:
-        return wf_skip_pop(on.ctx, name, joins[l->join]);
+        return pop_of(l, name);
     }
     return NULL;
 }

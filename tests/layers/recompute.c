@@ -63,16 +63,18 @@ typedef struct between {
     wf_var *skip;
 } between;
 
-/* `user`: a value from outside, added to the residual; NULL: none. */
-static wf_var *block_forward(wf_layer *self, void *user, wf_var *x)
+/* `user`: a value from outside, added to the residual; NULL: none. A second input is added, too. */
+static wf_var *block_forward(wf_layer *self, void *user, wf_var *const *x, int n)
 {
-    wf_var *y = wf_apply(wf_layer_child(self, "path"), x);
-    return wf_apply_residual(wf_layer_child(self, "norm"), y, user ? wf_add(((between *)user)->skip, x) : x);
+    wf_var *y = wf_apply(wf_layer_child(self, "path"), x[0]);
+    wf_var *residual = n > 1 ? wf_add(x[0], wf_tanh(x[1])) : x[0];
+    return wf_apply_residual(wf_layer_child(self, "norm"), y,
+                             user ? wf_add(((between *)user)->skip, residual) : residual);
 }
 
 static wf_layer *block(between *from)
 {
-    wf_layer *self = wf_module(run.ctx, block_forward, from);
+    wf_layer *self = wf_module_n(run.ctx, 1, 2, block_forward, from);
     wf_module_add(
         self, "path",
         wf_sequential(run.ctx, WF_LAYERS(conv(WIDTH, WIDTH), bn(), wf_lambda(run.ctx, drop), conv(WIDTH, WIDTH))));
@@ -80,14 +82,14 @@ static wf_layer *block(between *from)
     return self;
 }
 
-/* The second block is applied twice, the third adds what came out of the first layer. */
+/* The second block is applied twice, once to two inputs; the third adds what came out of the first layer. */
 static wf_var *net_forward(wf_layer *self, void *user, wf_var *x)
 {
     between *b = user;
     b->skip = wf_apply(wf_layer_child(self, "first"), x);
     wf_var *y = wf_apply(wf_layer_child(self, "a"), b->skip);
     y = wf_apply(wf_layer_child(self, "b"), y);
-    y = wf_apply(wf_layer_child(self, "b"), wf_tanh(y));
+    y = wf_apply_n(wf_layer_child(self, "b"), WF_INPUTS(wf_tanh(y), b->skip));
     y = wf_apply(wf_layer_child(self, "c"), y);
     return wf_apply(wf_layer_child(self, "last"), wf_dropout(y, 0.1));
 }

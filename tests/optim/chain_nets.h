@@ -31,14 +31,20 @@ static inline void close_comm(void)
 /* --- components: the same for all ranks and for the serial program -------------------------------------------------
  */
 
-/* The inputs count differently, and so do the outputs. */
+/* A layer of as many inputs as it is given, which count differently. */
+static inline wf_var *join_inputs(wf_layer *self, void *user, wf_var *const *x, int n)
+{
+    wf_var *sum = x[0];
+    for (int i = 1; i < n; i++)
+        sum = wf_add(sum, wf_scale(x[i], 1 + 0.25 * i));
+    return wf_apply(wf_layer_child(self, "net"), sum);
+}
+
+/* The outputs count differently, too. */
 static inline wf_status apply_component(wf_layer *layer, void *user, wf_var *const *x, wf_var **y)
 {
     const spec *s = user;
-    wf_var *sum = x[0];
-    for (int i = 1; i < s->n_in; i++)
-        sum = wf_add(sum, wf_scale(x[i], 1 + 0.25 * i));
-    wf_var *h = wf_apply(layer, sum);
+    wf_var *h = wf_apply_n(layer, x, s->n_in);
     for (int i = 0; i < s->outputs; i++)
         y[i] = wf_scale(h, 1 + 0.5 * i);
     return h ? WF_OK : wf_error_code();
@@ -46,8 +52,11 @@ static inline wf_status apply_component(wf_layer *layer, void *user, wf_var *con
 
 static inline wf_layer *component_layer(void)
 {
-    return wf_sequential(
-        ctx, WF_LAYERS(wf_linear(ctx, (wf_linear_opts){.in = WIDTH, .out = WIDTH}), wf_lambda(ctx, wf_tanh)));
+    wf_layer *layer = wf_module_n(ctx, 1, 0, join_inputs, NULL);
+    wf_module_add(layer, "net",
+                  wf_sequential(ctx, WF_LAYERS(wf_linear(ctx, (wf_linear_opts){.in = WIDTH, .out = WIDTH}),
+                                               wf_lambda(ctx, wf_tanh))));
+    return layer;
 }
 
 static inline wf_layer *chain_of(const specs *all)
@@ -56,7 +65,7 @@ static inline wf_layer *chain_of(const specs *all)
     for (int i = 0; i < all->n; i++) {
         wf_component component = component_of(&all->of[i]);
         component.layer = component_layer();
-        component.function = apply_component;
+        component.function = all->of[i].outputs > 1 ? apply_component : NULL;
         component.user = (void *)&all->of[i];
         if (all->of[i].rank == rank)
             WF_EXPECT_OK(wf_multi_node_chain_add(chain, component));

@@ -44,7 +44,14 @@ static wf_var *apply_twice(wf_layer *self, void *user, wf_var *x)
 {
     wf_layer *child = wf_layer_child(self, "shared");
     wf_var *once = wf_apply(child, x);
-    return wf_apply(child, once);
+    return wf_apply_n(wf_layer_child(self, "joined"), WF_INPUTS(x, once));
+}
+
+/* A module of two inputs: the layer that two modules share is applied again. */
+static wf_var *join_inputs(wf_layer *self, void *user, wf_var *const *x, int n)
+{
+    wf_var *twice = wf_apply(wf_layer_child(self->parent, "shared"), x[1]);
+    return n == 2 ? wf_add(twice, wf_scale(x[0], 0.5)) : NULL;
 }
 
 /* To another layout, a function there, and back. */
@@ -119,6 +126,7 @@ static wf_layer *make_layer(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
     case TWICE:
         module = wf_module(ctx, apply_twice, NULL);
         wf_module_add(module, "shared", wf_conv2d(ctx, l->conv));
+        wf_module_add(module, "joined", wf_module_n(ctx, 2, 2, join_inputs, NULL));
         return module;
     case FUNCTION:
         return wf_lambda(ctx, functions[l->function]);
