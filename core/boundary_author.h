@@ -49,6 +49,17 @@ wf_status wf_strided_spread(wf_ctx *ctx, const wf_strided *source, const wf_stri
                             bool accumulate) WF_NODISCARD;
 wf_status wf_strided_gather(wf_ctx *ctx, const wf_strided *place, const wf_strided *source, const int8_t *step,
                             bool accumulate) WF_NODISCARD;
+/* A box of an array, in memory. */
+typedef struct wf_boxed {
+    wf_box box; /* in the coordinates of the whole, which go on beyond its edges */
+    wf_strided at;
+} wf_boxed;
+/* to's elements come from `from`, which holds the source of each of them, or are the boundary's value. The reverse adds
+ * the elements of `place` to their sources, in the order of pieces. Both have the errors of wf_boundary_pieces. */
+wf_status wf_boundary_read(wf_ctx *ctx, wf_shape global, const wf_boundary *boundary, const wf_boxed *from,
+                           const wf_boxed *to) WF_NODISCARD;
+wf_status wf_boundary_add(wf_ctx *ctx, wf_shape global, const wf_boundary *boundary, const wf_boxed *place,
+                          const wf_boxed *source) WF_NODISCARD;
 /* Every element becomes the value. */
 wf_status wf_strided_fill(wf_ctx *ctx, const wf_strided *y, double value) WF_NODISCARD;
 /* Dense elements of a float type change their sign; WF_ERR_DTYPE for another one. */

@@ -90,3 +90,74 @@ wf_status wf_negate(wf_ctx *ctx, wf_dtype dtype, void *data, int64_t count)
     const wf_array x = {.data = data, .dtype = dtype, .shape = WF_SHAPE(count)};
     return ctx->k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = -1, .a = &x, .y = &x});
 }
+
+/* --- boxes beyond the edges -----------------------------------------------------------------------------------------
+ */
+
+typedef struct copies {
+    wf_ctx *ctx;
+    const wf_boxed *source, *place; /* of which one is written */
+    bool reversed;
+    double value;
+} copies;
+
+static wf_strided part_at(const wf_boxed *a, wf_box part)
+{
+    wf_strided view = a->at;
+    for (int d = 0; d < part.rank; d++) {
+        view.data =
+            (char *)view.data + (part.lo[d] - a->box.lo[d]) * view.stride[d] * (int64_t)wf_dtype_size(view.dtype);
+        view.dim[d] = part.hi[d] - part.lo[d];
+    }
+    return view;
+}
+
+/* Copies through memory of its own, in which signs change. */
+static wf_status copy_negated(const copies *c, const wf_piece *piece, const wf_strided *source, const wf_strided *place)
+{
+    const wf_shape shape = wf_box_shape(piece->box);
+    const wf_piece plain = wf_piece_of(0, piece->box);
+    const int64_t count = wf_shape_count(shape);
+    const size_t bytes = (size_t)count * wf_dtype_size(source->dtype);
+    wf_strided between = *source;
+    wf_order_strides(shape, shape.rank >= 3 && shape.rank <= 5 ? WF_CHANNELS_LAST : WF_ROW_MAJOR, between.stride);
+    WF_TRY(wf_pool_take(c->ctx, bytes, &between.data));
+    wf_status status = c->reversed ? wf_strided_gather(c->ctx, place, &between, piece->step, false)
+                                   : wf_strided_spread(c->ctx, source, &between, plain.step, false);
+    if (status == WF_OK)
+        status = wf_negate(c->ctx, between.dtype, between.data, count);
+    if (status == WF_OK)
+        status = c->reversed ? wf_strided_spread(c->ctx, &between, source, plain.step, true)
+                             : wf_strided_spread(c->ctx, &between, place, piece->step, false);
+    wf_pool_give(c->ctx, between.data, bytes);
+    return status;
+}
+
+static wf_status copy_piece(void *own, const wf_piece *piece, bool fills)
+{
+    const copies *c = own;
+    const wf_strided place = part_at(c->place, piece->at);
+    if (fills)
+        return c->reversed ? WF_OK : wf_strided_fill(c->ctx, &place, c->value);
+    WF_CHECK(wf_box_contains(c->source->box, piece->box), WF_ERR_SHAPE,
+             "a boundary reads elements that are not in the part of the array at hand");
+    const wf_strided source = part_at(c->source, piece->box);
+    if (piece->negate)
+        return copy_negated(c, piece, &source, &place);
+    return c->reversed ? wf_strided_gather(c->ctx, &place, &source, piece->step, true)
+                       : wf_strided_spread(c->ctx, &source, &place, piece->step, false);
+}
+
+wf_status wf_boundary_read(wf_ctx *ctx, wf_shape global, const wf_boundary *boundary, const wf_boxed *from,
+                           const wf_boxed *to)
+{
+    copies c = {.ctx = ctx, .source = from, .place = to, .value = boundary->value};
+    return wf_boundary_pieces(global, boundary, to->box, 0, copy_piece, &c);
+}
+
+wf_status wf_boundary_add(wf_ctx *ctx, wf_shape global, const wf_boundary *boundary, const wf_boxed *place,
+                          const wf_boxed *source)
+{
+    copies c = {.ctx = ctx, .source = source, .place = place, .reversed = true};
+    return wf_boundary_pieces(global, boundary, place->box, 0, copy_piece, &c);
+}

@@ -3,6 +3,7 @@
 #define WF_LAYERS_CONV_H
 
 #include "core/act.h"
+#include "core/boundary.h"
 #include "layers/form.h"
 #include "layers/layer.h"
 
@@ -23,6 +24,10 @@ typedef struct wf_conv_opts {
     int64_t output_pad; /* transposed only: more outputs at the end, less than stride or dilation */
     int64_t kernel_nd[3], stride_nd[3], dilation_nd[3], output_pad_nd[3];
     int64_t pad_lo_nd[3], pad_hi_nd[3]; /* if any of these six is not 0, they are the pads and `pad` must be 0 */
+    /* What is beyond the edges of the image, of dimensions 2 and up: by default zeros. Other edges make elements
+     * of the padding that count like those of the image (docs/boundaries.md). The list of channels is copied; the layer
+     * outlives what is differentiated through it. */
+    wf_boundary boundary;
     bool no_bias;
     wf_act act;     /* in the same pass: WF_ACT_NONE, WF_ACT_RELU or WF_ACT_LEAKY_RELU */
     double slope;   /* of leaky ReLU, > 0; default 0.01 */
@@ -39,7 +44,9 @@ wf_layer *wf_conv1d(wf_ctx *ctx, wf_conv_opts opts);
 wf_layer *wf_conv2d(wf_ctx *ctx, wf_conv_opts opts);
 wf_layer *wf_conv3d(wf_ctx *ctx, wf_conv_opts opts);
 
-/* O = (L - 1) stride - pads + dilation (kernel - 1) + 1 + output_pad. Parameters W [in,out/groups,k...] (fan_in = what
+/* With a boundary, the input goes on beyond an edge as far as windows of the outputs reach, and is convolved like the
+ * inside; along a circular dimension O must be stride L.
+ * O = (L - 1) stride - pads + dilation (kernel - 1) + 1 + output_pad. Parameters W [in,out/groups,k...] (fan_in = what
  * one output sums over: in/groups k.../stride..., at least 1), b [out]. */
 wf_layer *wf_conv_transpose1d(wf_ctx *ctx, wf_conv_opts opts);
 wf_layer *wf_conv_transpose2d(wf_ctx *ctx, wf_conv_opts opts);

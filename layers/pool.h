@@ -2,6 +2,7 @@
 #ifndef WF_LAYERS_POOL_H
 #define WF_LAYERS_POOL_H
 
+#include "core/boundary.h"
 #include "layers/layer.h"
 
 #ifdef __cplusplus
@@ -19,6 +20,10 @@ typedef struct wf_pool_opts {
     bool ceil_mode;         /* round the number of outputs up; a last window that would start in the right padding is
                                dropped */
     bool count_include_pad; /* average over the padded window, not over the elements that are there */
+    /* What is beyond the edges of the image, of dimensions 2 and up: by default nothing. Other edges make elements
+     * of the padding that averages count, and whose maxima send their gradients to where they come from
+     * (docs/boundaries.md). The list of channels is copied; the layer outlives what is differentiated through it. */
+    wf_boundary boundary;
 } wf_pool_opts;
 
 /* [N,C,L] -> [N,C,O], O = floor((L + pads - dilation (kernel - 1) - 1) / stride) + 1. Maximum: padding is minus

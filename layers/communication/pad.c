@@ -41,61 +41,6 @@ static wf_box seen_of(const window *w)
     return box;
 }
 
-/* --- on one rank ----------------------------------------------------------------------------------------------------
- */
-
-typedef struct copies {
-    const wf_tensor *x, *y; /* of which one is written */
-    wf_box seen;
-    bool reversed;
-    double value;
-} copies;
-
-static wf_strided padded_part(const wf_tensor *x, wf_box box)
-{
-    wf_strided view = wf_tensor_strided(x);
-    for (int d = 0; d < box.rank; d++) {
-        view.data = (char *)view.data + box.lo[d] * view.stride[d] * (int64_t)wf_dtype_size(view.dtype);
-        view.dim[d] = box.hi[d] - box.lo[d];
-    }
-    return view;
-}
-
-/* Through memory of its own, in which signs change. */
-static wf_status copy_negated(const copies *c, const wf_piece *piece, const wf_strided *source, const wf_strided *place)
-{
-    wf_ctx *ctx = c->x->ctx;
-    const wf_piece plain = wf_piece_of(0, piece->box);
-    const int64_t count = wf_shape_count(wf_box_shape(piece->box));
-    wf_strided between = *source;
-    wf_order_strides(wf_box_shape(piece->box), c->x->order, between.stride);
-    const size_t bytes = (size_t)count * wf_dtype_size(between.dtype);
-    WF_TRY(wf_pool_take(ctx, bytes, &between.data));
-    wf_status status = c->reversed ? wf_strided_gather(ctx, place, &between, piece->step, false)
-                                   : wf_strided_spread(ctx, source, &between, plain.step, false);
-    if (status == WF_OK)
-        status = wf_negate(ctx, between.dtype, between.data, count);
-    if (status == WF_OK)
-        status = c->reversed ? wf_strided_spread(ctx, &between, source, plain.step, true)
-                             : wf_strided_spread(ctx, &between, place, piece->step, false);
-    wf_pool_give(ctx, between.data, bytes);
-    return status;
-}
-
-static wf_status copy_piece(void *own, const wf_piece *piece, bool fills)
-{
-    const copies *c = own;
-    wf_ctx *ctx = c->x->ctx;
-    const wf_strided place = padded_part(c->y, wf_box_relative(piece->at, c->seen));
-    if (fills)
-        return c->reversed ? WF_OK : wf_strided_fill(ctx, &place, c->value);
-    const wf_strided source = padded_part(c->x, piece->box);
-    if (piece->negate)
-        return copy_negated(c, piece, &source, &place);
-    return c->reversed ? wf_strided_gather(ctx, &place, &source, piece->step, true)
-                       : wf_strided_spread(ctx, &source, &place, piece->step, false);
-}
-
 /* --- of parts -------------------------------------------------------------------------------------------------------
  */
 
@@ -166,8 +111,9 @@ static wf_status move_padding(const window *w, const wf_tensor *x, const wf_tens
 {
     const wf_boundary boundary = boundary_of(w);
     if (!w->from.known) {
-        copies c = {.x = x, .y = y, .seen = seen_of(w), .reversed = reversed, .value = boundary.value};
-        return wf_boundary_pieces(w->in, &boundary, c.seen, 0, copy_piece, &c);
+        const wf_boxed own = {wf_box_of_shape(w->in), wf_tensor_strided(x)}, seen = {seen_of(w), wf_tensor_strided(y)};
+        return reversed ? wf_boundary_add(x->ctx, w->in, &boundary, &seen, &own)
+                        : wf_boundary_read(x->ctx, w->in, &boundary, &own, &seen);
     }
     wf_exchange *exchange = find_exchange(w, x->dtype, x->order);
     WF_NEED(exchange);

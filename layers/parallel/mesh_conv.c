@@ -10,39 +10,15 @@ bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *s)
 
 /* Kernels. */
 
-wf_conv_geom wf_mesh_conv_geom(const wf_index_map *index_map, wf_box out, wf_box in)
-{
-    wf_conv_geom g = {.nd = index_map->nd, .groups = 1};
-    for (int d = 0; d < index_map->nd; d++) {
-        const wf_window w = wf_index_map_local(index_map, d, (wf_range){out.lo[2 + d], out.hi[2 + d]},
-                                               (wf_range){in.lo[2 + d], in.hi[2 + d]});
-        g.kernel[d] = w.kernel;
-        g.stride[d] = w.stride;
-        g.dilation[d] = w.dilation;
-        g.pad_lo[d] = w.pad_lo;
-        g.pad_hi[d] = w.pad_hi;
-    }
-    return g;
-}
-
 wf_status wf_mesh_conv_output(void *user, const wf_spatial_part_arrays *a)
 {
     const wf_output_run *r = user;
-    const wf_box out_box = a->out_box;
     const wf_channel_call call = {.local = &r->conv->local,
-                                  .geom = wf_mesh_conv_geom(r->index_map, out_box, a->in_box),
+                                  .geom = wf_index_map_geom(r->index_map, a->out_box, a->in_box),
                                   .ctx = r->conv->conv.w->ctx,
                                   .way = r->index_map->kind == WF_INDEX_MAP_WINDOW ? WF_TO_OUTER : WF_TO_INNER};
-    wf_epilogue epilogue = r->epilogue ? *r->epilogue : (wf_epilogue){.act = WF_ACT_NONE};
-    wf_box *part = &epilogue.random.box;
-    for (int d = 2; d < out_box.rank; d++) {
-        part->lo[d] = out_box.lo[d];
-        part->hi[d] = out_box.hi[d];
-    }
-    /* Noise is drawn for the block's place in the global output; boxes of blocks count samples from this rank's first.
-     */
-    part->hi[0] = part->lo[0] + out_box.hi[0];
-    part->lo[0] += out_box.lo[0];
+    const wf_epilogue epilogue =
+        r->epilogue ? wf_epilogue_part(r->epilogue, a->out_box) : (wf_epilogue){.act = WF_ACT_NONE};
     return wf_channel_local_run(&call, &a->in, &r->w, r->bias.shape.rank ? &r->bias : NULL,
                                 r->epilogue ? &epilogue : NULL, &a->out);
 }
@@ -54,13 +30,9 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
 {
     const wf_conv_state *c = layer->state;
     WF_TRY(wf_conv_output_shape(layer, x, shape, y));
-    *index_map =
-        (wf_index_map){.kind = c->transposed ? WF_INDEX_MAP_WINDOW_BACK : WF_INDEX_MAP_WINDOW, .nd = c->geom.nd};
+    WF_TRY(wf_conv_map(layer, shape, *y, index_map));
     *work = (double)(c->in / c->geom.groups);
     for (int d = 0; d < index_map->nd; d++) {
-        index_map->window[d] = wf_conv_window(&c->geom, d);
-        index_map->in[d] = shape.dim[2 + d];
-        index_map->out[d] = y->dim[2 + d];
         /* Multiplications for one output, by which a chain weighs recomputing against sending. */
         *work *= (double)c->geom.kernel[d] / (double)(c->transposed ? c->geom.stride[d] : 1);
     }
@@ -111,6 +83,9 @@ static wf_status plan_backward(wf_mesh_call *call, const wf_sharding *in, const 
 {
     const wf_channel_split *split = &call->conv->split;
     const wf_index_map back = wf_index_map_inverse(&call->index_map);
+    /* Edges fold gradients back to where elements came from. */
+    if (call->index_map.boundary)
+        return WF_OK;
     WF_TRY(wf_halo_make(out, &back, in, NULL, dtype, &call->dy_halo));
     /* Gaps of dilation may make an input's readers seem to be elsewhere. */
     if (call->x_halo.pixels == 0)

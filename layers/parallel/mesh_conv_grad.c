@@ -17,7 +17,7 @@ static wf_status add_filter(void *user, const wf_spatial_part_arrays *a)
     filter_run *r = user;
     const bool straight = r->index_map->kind == WF_INDEX_MAP_WINDOW, add = r->add;
     const wf_channel_call call = {.local = &r->conv->local,
-                                  .geom = wf_mesh_conv_geom(r->index_map, a->out_box, a->in_box),
+                                  .geom = wf_index_map_geom(r->index_map, a->out_box, a->in_box),
                                   .ctx = r->conv->conv.w->ctx};
     /* The first part overwrites the gradient or adds, as the tape wants; all others add. */
     r->add = true;
@@ -123,6 +123,21 @@ out:
     return wf_error_null();
 }
 
+/* Writes dx of inputs that go on beyond the edges, with copies alone. */
+static wf_status add_own(wf_node *node, const gradients *dy, wf_tensor *dx)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_index_map back = wf_index_map_inverse(&call->index_map);
+    const wf_tensor *part = dy->part;
+    wf_output_run user = from_dy(node, &back);
+    const wf_slab_run slabs = {
+        .ctx = part->ctx, .back = &back, .halo = &call->x_halo, .kernel = wf_mesh_conv_output, .user = &user};
+    WF_NEED(dx);
+    WF_TRY(backward_params(node, dy, NULL));
+    return wf_slabs_run_back(&slabs, &(wf_field){part->data, part->dtype, call->y_box},
+                             &(wf_field){dx->data, dx->dtype, call->x_box});
+}
+
 static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *read, wf_tensor *dx)
 {
     const wf_mesh_call *call = node->state;
@@ -148,11 +163,12 @@ static wf_tensor *add_back(wf_node *node, const gradients *dy)
 {
     const wf_mesh_call *call = node->state;
     const wf_tensor *dv = dy->part;
-    wf_tensor *read = wf_tensor_new_step(dv->ctx, dv->dtype, wf_box_shape(call->x_halo.need), WF_CHANNELS_LAST);
-    wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X));
-    const wf_status status = add_back_with(node, dy, read, dx);
+    wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X)), *read = NULL;
+    if (call->x_halo.exchange)
+        read = wf_tensor_new_step(dv->ctx, dv->dtype, wf_box_shape(call->x_halo.need), WF_CHANNELS_LAST);
+    const wf_status status = call->x_halo.exchange ? add_back_with(node, dy, read, dx) : add_own(node, dy, dx);
     /* After an error: the exchange must end before its memory is reused, since messages may still arrive in it. */
-    if (status != WF_OK && wf_exchange_end(call->x_halo.exchange) != WF_OK)
+    if (status != WF_OK && call->x_halo.exchange && wf_exchange_end(call->x_halo.exchange) != WF_OK)
         wf_error_frame(status, __FILE__, __LINE__, __func__);
     wf_tensor_free(read);
     if (status == WF_OK)

@@ -8,33 +8,7 @@
 #include "layers/form.h"
 #include "layers/layer_author.h"
 #include "layers/serial/serial_impl.h"
-
-/* Dense arrays of parts of activations, for kernels that take nothing else. */
-
-/* Memory that holds a box of an activation, channels-last. */
-typedef struct wf_field {
-    char *data;
-    wf_dtype dtype;
-    wf_box box;
-} wf_field;
-
-/* A dense array of a part: where it lies, or in memory of the pool. */
-typedef struct wf_block_of {
-    wf_array array;
-    size_t bytes; /* taken from the pool; 0: none */
-} wf_block_of;
-
-/* The part lies dense in memory. */
-bool wf_field_dense(const wf_field *field, wf_box part);
-/* `load`: with what is there. After a failure too, the block is to be given back. */
-wf_status wf_block_gather(wf_ctx *ctx, const wf_field *field, wf_box part, bool load, wf_block_of *block) WF_NODISCARD;
-/* What was written to the block goes where the part is. */
-wf_status wf_block_scatter(wf_ctx *ctx, const wf_field *field, wf_box part, const wf_block_of *block) WF_NODISCARD;
-void wf_block_give(wf_ctx *ctx, const wf_block_of *block);
-/* The first of several sums: what `from` holds of `to`, and 0 elsewhere. */
-wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to) WF_NODISCARD;
-/* The elements of `part` from one field to another, or added to what is there. */
-wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, wf_box part, bool add) WF_NODISCARD;
+#include "layers/window/window_impl.h"
 
 /* What channel-parallel layers share: who computes with which channels, and how they get there and back. */
 
@@ -147,40 +121,8 @@ wf_status wf_channel_local_run(const wf_channel_call *call, const wf_array *from
 wf_status wf_channel_local_filter(const wf_channel_call *call, const wf_array *inner, const wf_array *outer,
                                   const wf_array *dw, const wf_array *dbias, bool add) WF_NODISCARD;
 
-/* What spatially parallel layers share: who has and needs which part of an image, and how parts are computed while
- * halos travel.
- *
- * Boxes of activations [N,C,...] are local in dimension 0 and global in the others. A layer makes outputs
- * from inputs; an index map says which inputs an output reads. Its inverse, inputs' gradients from outputs' gradients,
- * is a map as well, so one mechanism serves both directions of convolution and of transposed convolution.
- */
-
-typedef enum wf_index_map_kind {
-    WF_INDEX_MAP_WINDOW = 0,  /* an output reads what lies under its window */
-    WF_INDEX_MAP_WINDOW_BACK, /* an output lies under the windows of the inputs that it reads: backward-data */
-    WF_INDEX_MAP_RESAMPLE,    /* upsampling */
-    WF_INDEX_MAP_ALL,         /* every rank reads everything */
-    WF_INDEX_MAP_CHAIN,       /* several index maps, one after the other */
-} wf_index_map_kind;
-
-typedef struct wf_index_map {
-    wf_index_map_kind kind;
-    int nd;
-    wf_window window[WF_MAX_SPATIAL];
-    wf_resample_geom resample;
-    int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL]; /* global lengths */
-    const struct wf_index_map *link;                 /* of a chain: `links` index maps, the first one reads the input */
-    int links;
-} wf_index_map;
-
-wf_index_map wf_index_map_inverse(const wf_index_map *index_map); /* of windows */
-wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outputs);
-/* Nothing of an image, of the samples and channels of `like`. */
-wf_box wf_index_map_nothing(wf_box like);
-/* What the outputs of a box read; `in` says the samples and channels of the result. */
-wf_box wf_index_map_box(const wf_index_map *index_map, wf_box outputs, wf_box in);
-/* The window of kernels that compute `out` from `in` alone. */
-wf_window wf_index_map_local(const wf_index_map *index_map, int d, wf_range out, wf_range in);
+/* What spatially parallel layers share: who has and needs which part of an image. How parts are computed is in
+ * layers/window/window_impl.h. */
 
 /* How an activation is sharded along its spatial dimensions. */
 typedef struct wf_sharding {
@@ -217,6 +159,8 @@ wf_status wf_sharding_of(const wf_layer *layer, const char *name, const wf_mesh 
 wf_status wf_sharding_outputs(const wf_sharding *in, const wf_index_map *index_map, wf_sharding *out) WF_NODISCARD;
 /* x's layout, with the channels and pixels of this sharding. */
 wf_layout wf_sharding_layout(const wf_sharding *sharding, const wf_layout *x);
+/* An output of this layout, of x's type. */
+wf_tensor *wf_sharding_tensor(const wf_var *x, const wf_layout *layout);
 
 /* Channels on the way together with pixels: what each rank along the channel axis has and needs. */
 typedef struct wf_halo_channels {
@@ -224,98 +168,13 @@ typedef struct wf_halo_channels {
     const wf_range *have, *need;
 } wf_halo_channels;
 
-/* The exchange that brings every rank what it needs of an array cut like `have` to compute its part of one cut like
- * `want`, which is made by `index_map`. channels NULL: those that a rank has are those that it needs. */
-typedef struct wf_halo {
-    wf_exchange *exchange; /* NULL: nothing moves between any ranks */
-    wf_box need;           /* of this rank */
-    double pixels;         /* of each channel and sample that move in all */
-} wf_halo;
 /* Elements of a sample that move in all. */
 wf_status wf_halo_volume(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
                          double *volume) WF_NODISCARD;
+/* The exchange that brings every rank what it needs of an array cut like `have` to compute its part of one cut like
+ * `want`, which is made by `index_map`. channels NULL: those that a rank has are those that it needs. */
 wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
                        const wf_halo_channels *channels, wf_dtype dtype, wf_halo *halo) WF_NODISCARD;
-
-/* A part of what is to be made, and what it reads. */
-typedef struct wf_spatial_part {
-    wf_box out, in;
-    /* `out` and `in`, wider where that spares copies. Outputs that only wide_out has lack inputs; boundaries compute
-     * them again. */
-    wf_box wide_out, wide_in;
-    int64_t at; /* where the copy of `in` starts in the assembled inputs, in elements; -1: reads its own input */
-} wf_spatial_part;
-#define WF_OUTPUT_REGIONS (1 + 2 * WF_MAX_SPATIAL)
-typedef struct wf_output_regions {
-    int n;
-    wf_spatial_part part[WF_OUTPUT_REGIONS];
-    int64_t elements; /* of the assembled inputs */
-} wf_output_regions;
-/* The interior, which comes first and reads own inputs, and the boundaries; or all at once where the interior is small.
- */
-wf_output_regions wf_output_regions_make(const wf_index_map *index_map, wf_box out, wf_box own, wf_box need);
-
-/* An input on its way: begin, compute what needs no halo, end, compute the rest. Or its gradient on the way back.
- *
- *      need-box     own is this rank's input. arriving has the shape of the need-box; only its halo (H) is
- *     +---------+   used, which messages write. The parts of the output are the interior, which reads own, and
- *     |H H H H H|   the boundaries; the inputs of each boundary, of own and of H, are copied to assembled, where
- *     |H+-----+H|   one follows the other (wf_spatial_part.at). Without an interior one boundary is the whole
- *     |H| own |H|   output: assembled has the shape of the need-box, messages write to it, and arriving is NULL.
- *     |H+-----+H|
- *     |H H H H H|   In backward the same arrays hold gradients and the way is reversed: own (which is `back`)
- *     +---------+   collects the gradient of this rank's input, boundaries add to assembled, from there the
- *                   gradients are added to own and to H of arriving, and messages take H to its owners, who add
- *                   it to their `back`. */
-typedef struct wf_halo_input {
-    const wf_tensor *own; /* dense, channels-last; holds own_box */
-    wf_tensor *back;      /* backward: the gradient being accumulated, the same tensor as own */
-    wf_box own_box;
-    wf_halo halo;
-    wf_output_regions parts;
-    wf_tensor *arriving; /* holds the need-box while messages travel, of which it uses the halo */
-    wf_tensor *assembled;
-    bool under_way;
-} wf_halo_input;
-wf_status wf_halo_input_begin(wf_halo_input *flow) WF_NODISCARD;
-/* Waits, and assembles the inputs of the boundaries. */
-wf_status wf_halo_input_end(wf_halo_input *flow) WF_NODISCARD;
-/* Waits for what is under way, after an error too. */
-void wf_halo_input_free(wf_halo_input *flow);
-/* For layers that take their input as a whole: the need-box, or where nothing moves the own one, as it is.
- * A handle to be freed. */
-wf_tensor *wf_halo_input_whole(const wf_tensor *own, const wf_halo *halo);
-/* Its gradient (whose handle is taken) back to where it came from: the gradient of `own`; a handle to be freed. */
-wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo);
-
-/* What a kernel makes of inputs and outputs. */
-typedef enum wf_spatial_part_way {
-    WF_PART_OUTPUT = 0, /* writes outputs */
-    WF_PART_SUM,        /* reads both */
-    WF_PART_INPUT,      /* reads outputs, adds to inputs */
-} wf_spatial_part_way;
-
-/* Computes with dense arrays of an input and an output box. */
-typedef struct wf_spatial_part_arrays {
-    wf_box in_box, out_box;
-    wf_array in, out, beside;
-    bool again; /* a sum over the same outputs as before, with other inputs */
-} wf_spatial_part_arrays;
-typedef wf_status (*wf_spatial_part_kernel)(void *user, const wf_spatial_part_arrays *part);
-typedef struct wf_spatial_part_run {
-    const wf_index_map *index_map;
-    wf_spatial_part_way way;
-    const wf_tensor *out; /* dense, channels-last; holds out_box */
-    wf_box out_box;
-    const wf_tensor *beside; /* NULL, or like `out` of another type, made or read with it; what it says may be relative
-                                to the box of inputs, which is the same for outputs and, the way back, for inputs */
-    wf_spatial_part_kernel kernel;
-    void *user;
-    wf_exchange *poll; /* moved on between blocks; NULL: none */
-} wf_spatial_part_run;
-/* Runs the parts that read own inputs (`interior`), or the others. */
-wf_status wf_output_regions_run(const wf_spatial_part_run *run, const wf_tensor *own, wf_box own_box,
-                                const wf_output_regions *parts, const wf_tensor *assembled, bool interior) WF_NODISCARD;
 
 /* What the depth of a chain is chosen by, in seconds. */
 typedef struct wf_chain_costs {
@@ -324,40 +183,10 @@ typedef struct wf_chain_costs {
 /* Fills what is 0, the same on every rank of a stage. Collective over the stage's ranks where something is 0. */
 wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs) WF_NODISCARD;
 
-/* What is inside while the input's halo travels, which it begins to where it has not; then the rest. */
-wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run) WF_NODISCARD;
-/* Backward (WF_PART_INPUT) to `back`: the boundaries first; the part that other ranks own is sent to them while the
- * interior is computed, and what other ranks computed of own inputs is added in the order of ranks. */
-wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run *run) WF_NODISCARD;
-
-/* Layers without parameters whose outputs read inputs by an index map: pooling and upsampling. */
-
-typedef struct wf_window_op_call wf_window_op_call;
-/* The kernel on one part. `beside` has rank 0 where the call has no index. */
-typedef wf_status (*wf_window_op_kernel)(const wf_window_op_call *call, wf_ctx *ctx,
-                                         const wf_spatial_part_arrays *part);
-
-/* One application: what backward is told. The call of a layer starts with this. */
-struct wf_window_op_call {
-    const wf_mesh *mesh;
-    wf_index_map index_map;
-    wf_halo halo;
-    wf_box in, out;               /* of this rank */
-    wf_window_op_kernel forward;  /* writes outputs */
-    wf_window_op_kernel backward; /* adds to inputs' gradients */
-    bool indexed;                 /* outputs come with i32, which backward gets */
-};
-
-/* With the map's kind and windows set: its lengths, the halo, the boxes, and the output's layout for outputs of this
- * global shape. `in`: how x is cut. */
-wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_sharding *in, wf_shape y,
-                            wf_layout *layout) WF_NODISCARD;
-/* The interior is computed while halos travel. The call is `bytes` long; op's backward is wf_window_op_backward, or one
- * that knows better. */
-wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_window_op_call *call, size_t bytes,
-                           const wf_layout *layout);
-/* Sends gradients of inputs that other ranks own first, and computes the interior while they travel. */
-wf_status wf_window_op_backward(wf_node *node) WF_NODISCARD;
+/* Plans pooling or upsampling, with the map's kind and windows set: its lengths and boundary, the halo, the boxes, and
+ * the output's layout for outputs of this global shape. `in`: how x is cut. */
+wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_boundary *boundary,
+                            const wf_sharding *in, wf_shape y, wf_layout *layout) WF_NODISCARD;
 
 /* One layer of a chain: everything that it reads is in its input already. */
 typedef struct wf_spatial_link {
@@ -413,8 +242,6 @@ typedef struct wf_output_run {
 } wf_output_run;
 /* A wf_spatial_part_kernel; user: wf_output_run. */
 wf_status wf_mesh_conv_output(void *user, const wf_spatial_part_arrays *arrays) WF_NODISCARD;
-/* The kernels' geometry, but for groups, between these boxes. */
-wf_conv_geom wf_mesh_conv_geom(const wf_index_map *index_map, wf_box out, wf_box in);
 /* Bias and activation are applied while outputs are computed. */
 bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *conv);
 

@@ -133,12 +133,21 @@ static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int f
     return WF_OK;
 }
 
+/* The end of the longest group that starts here: a layer whose input goes on beyond the edges is one of its own. */
+static int longest(const chain_plan *p, int first)
+{
+    int last = first + 1;
+    while (!p->index_map[first].boundary && last < p->count && !p->index_map[last].boundary)
+        last++;
+    return last;
+}
+
 /* Dynamic programming from the last layer backwards: the cheapest division of the remaining layers into groups. */
 static wf_status choose_groups(const chain_plan *p, const wf_chain_costs *costs)
 {
     p->least[p->count] = 0;
     for (int first = p->count - 1; first >= 0; first--)
-        for (int last = first + 1; last <= p->count; last++) {
+        for (int last = first + 1; last <= longest(p, first); last++) {
             double seconds = 0;
             WF_TRY(cost_of(p, costs, first, last, &seconds));
             seconds += p->least[last];
@@ -152,8 +161,10 @@ static wf_status choose_groups(const chain_plan *p, const wf_chain_costs *costs)
 
 static wf_status make_groups(spatial_chain *s, const chain_plan *p)
 {
-    for (int i = 0; i < p->count; i++)
-        p->next[i] = i + s->depth < p->count ? i + s->depth : p->count;
+    for (int i = 0; i < p->count; i++) {
+        const int last = longest(p, i);
+        p->next[i] = i + s->depth < last ? i + s->depth : last;
+    }
     if (s->depth > 0)
         return WF_OK;
     WF_TRY(wf_chain_costs_complete(s->mesh, &s->costs));

@@ -11,45 +11,13 @@ typedef struct spatial_pool {
 
 /* State of the node, for backward. */
 typedef struct pool_call {
-    wf_window_op_call plain;
-    wf_pool_geom geom; /* of the whole image; of a global average: of own inputs */
-    unsigned axes;     /* a global average: a sum over these, */
-    double share;      /* of means of own inputs, times their share of all */
+    wf_pool_call of; /* with the geometry of the whole image; of a global average: of own inputs */
+    const wf_mesh *mesh;
+    unsigned axes; /* a global average: a sum over these, */
+    double share;  /* of means of own inputs, times their share of all */
 } pool_call;
 
 /* Windows. */
-
-/* The whole geometry becomes that of outputs over inputs. */
-static wf_pool_geom pool_geometry(const wf_window_op_call *plain, const wf_spatial_part_arrays *a)
-{
-    const wf_index_map *index_map = &plain->index_map;
-    wf_pool_geom g = ((const pool_call *)plain)->geom;
-    for (int d = 0; d < g.nd && !wf_box_empty(a->out_box); d++) {
-        const wf_range out = {a->out_box.lo[2 + d], a->out_box.hi[2 + d]},
-                       in = {a->in_box.lo[2 + d], a->in_box.hi[2 + d]};
-        const wf_window w = wf_index_map_local(index_map, d, out, in);
-        /* In ceil mode the last window may extend beyond the padding; only elements inside are counted. */
-        const int64_t most = index_map->in[d] + g.pad_hi[d] - in.hi;
-        g.pad_lo[d] = w.pad_lo;
-        g.pad_hi[d] = w.pad_hi < most ? w.pad_hi : most;
-    }
-    return g;
-}
-
-static wf_status forward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
-{
-    const wf_pool_geom geom = pool_geometry(plain, a);
-    return ctx->k->pool_forward(
-        ctx, &(wf_pool_args){.geom = &geom, .x = &a->in, .y = &a->out, .index = plain->indexed ? &a->beside : NULL});
-}
-
-static wf_status pool_part_backward(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
-{
-    const wf_pool_geom geom = pool_geometry(plain, a);
-    const wf_pool_args args = {
-        .geom = &geom, .y = &a->out, .index = plain->indexed ? &a->beside : NULL, .x = &a->in, .accumulate = true};
-    return ctx->k->pool_backward(ctx, &args);
-}
 
 static const wf_op spatial_pool_op = {.name = "spatial_pool", .backward = wf_window_op_backward};
 
@@ -73,9 +41,9 @@ static wf_layout replicated(const wf_sharding *sharding, wf_layout layout)
 static void make_share(const wf_sharding *sharding, pool_call *call)
 {
     call->share = 1;
-    for (int d = 0; d < call->geom.nd; d++) {
-        call->geom.kernel[d] = sharding->box.hi[2 + d] - sharding->box.lo[2 + d];
-        call->share *= (double)call->geom.kernel[d] / (double)sharding->length[d];
+    for (int d = 0; d < call->of.geom.nd; d++) {
+        call->of.geom.kernel[d] = sharding->box.hi[2 + d] - sharding->box.lo[2 + d];
+        call->share *= (double)call->of.geom.kernel[d] / (double)sharding->length[d];
         if (sharding->axis[d] >= 0)
             call->axes |= 1u << sharding->axis[d];
     }
@@ -91,10 +59,10 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
     WF_NEED(own);
     WF_NEED(y);
     wf_ctx *ctx = y->ctx;
-    wf_comm *comm = wf_mesh_comm_of(call->plain.mesh, call->axes);
+    wf_comm *comm = wf_mesh_comm_of(call->mesh, call->axes);
     const wf_array in = wf_tensor_array(own), out = wf_tensor_array(y);
     if (call->share > 0) {
-        WF_TRY(ctx->k->pool_forward(ctx, &(wf_pool_args){.geom = &call->geom, .x = &in, .y = &out}));
+        WF_TRY(ctx->k->pool_forward(ctx, &(wf_pool_args){.geom = &call->of.geom, .x = &in, .y = &out}));
         WF_TRY(scale(&out, ctx, call->share));
     } else
         WF_TRY(ctx->k->fill(ctx, &out, 0));
@@ -108,7 +76,7 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
 static wf_status backward_global(wf_node *node)
 {
     const pool_call *call = node->state;
-    const wf_window_op_call *plain = &call->plain;
+    const wf_window_op_call *plain = &call->of.plain;
     const wf_tensor *x = node->in[0]->value, *index = plain->indexed ? wf_node_saved(node, 0) : NULL;
     const wf_box need = plain->halo.exchange ? plain->halo.need : plain->in;
     wf_tensor *read = wf_tensor_new_step(x->ctx, x->dtype, wf_box_shape(need), WF_CHANNELS_LAST), *dx = NULL;
@@ -117,7 +85,7 @@ static wf_status backward_global(wf_node *node)
     const wf_array dy = wf_tensor_array(wf_node_dy(node)), at = wf_tensor_array(index), to = wf_tensor_array(read);
     if (wf_array_count(&to) > 0)
         WF_TRY_OUT(x->ctx->k->pool_backward(
-            x->ctx, &(wf_pool_args){.geom = &call->geom, .y = &dy, .index = index ? &at : NULL, .x = &to}));
+            x->ctx, &(wf_pool_args){.geom = &call->of.geom, .y = &dy, .index = index ? &at : NULL, .x = &to}));
     if (!index && wf_array_count(&to) > 0)
         WF_TRY_OUT(scale(&to, x->ctx, call->share));
     dx = wf_tensor_view(read, wf_box_relative(plain->in, need));
@@ -152,18 +120,15 @@ static wf_status plan_pool(const wf_layer *layer, const wf_var *x, pool_call *ca
     const spatial_pool *s = layer->state;
     const wf_layout *given = &x->value->layout;
     const bool global = s->pool.geom.nd == 0;
-    wf_window_op_call *plain = &call->plain;
+    wf_window_op_call *plain = &call->of.plain;
+    wf_pool_geom geom;
     wf_shape shape;
     wf_sharding in;
-    *call = (pool_call){.plain = {.mesh = s->mesh, .forward = forward_part, .backward = pool_part_backward}};
     WF_TRY(wf_sharding_of(layer, s->pool.name, s->mesh, x, WF_SHARDING_ANY, &in));
-    WF_TRY(wf_pool_fit(layer, x, given->global, &call->geom, &shape));
-    plain->indexed = call->geom.kind == WF_POOL_MAX;
-    plain->index_map = (wf_index_map){.kind = global ? WF_INDEX_MAP_ALL : WF_INDEX_MAP_WINDOW, .nd = call->geom.nd};
-    for (int d = 0; d < plain->index_map.nd; d++)
-        plain->index_map.window[d] = wf_pool_window(&call->geom, d);
+    WF_TRY(wf_pool_fit(layer, x, given->global, &geom, &shape));
+    *call = (pool_call){.of = wf_pool_call_of(&geom, global ? WF_INDEX_MAP_ALL : WF_INDEX_MAP_WINDOW), .mesh = s->mesh};
     if (!global)
-        return wf_window_op_plan(plain, x, &in, shape, layout);
+        return wf_window_op_plan(plain, x, &s->pool.opts.boundary, &in, shape, layout);
     *layout = replicated(&in, *given);
     plain->in = plain->out = in.box;
     for (int d = 0; d < plain->index_map.nd; d++) {
@@ -182,12 +147,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     pool_call call;
     wf_layout layout;
     WF_TRY_NULL(plan_pool(layer, x, &call, &layout));
-    const bool global = call.plain.index_map.kind == WF_INDEX_MAP_ALL;
-    if (global && !call.plain.indexed)
+    const bool global = call.of.plain.index_map.kind == WF_INDEX_MAP_ALL;
+    if (global && !call.of.plain.indexed)
         return apply_average(layer, x, &call, &layout);
     /* Indices are for backward alone. */
-    call.plain.indexed = call.plain.indexed && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
-    return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call.plain, sizeof call, &layout);
+    call.of.plain.indexed = call.of.plain.indexed && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
+    return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call.of.plain, sizeof call,
+                              wf_sharding_tensor(x, &layout));
 }
 
 static const wf_layer_kind spatial_pool_kind = {.name = "spatial_pool", .forward = forward};

@@ -9,32 +9,6 @@ typedef struct spatial_upsample {
     const wf_mesh *mesh;
 } spatial_upsample;
 
-static wf_resample_geom upsample_geometry(const wf_window_op_call *call, const wf_spatial_part_arrays *a)
-{
-    wf_resample_geom geom = call->index_map.resample;
-    for (int d = 0; d < geom.nd; d++) {
-        /* The kernel maps indices of the whole picture, so that a rank interpolates at exactly the points of the serial
-         * layer. */
-        geom.in_lo[d] = a->in_box.lo[2 + d];
-        geom.out_lo[d] = a->out_box.lo[2 + d];
-    }
-    return geom;
-}
-
-static wf_status forward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
-{
-    const wf_resample_geom geom = upsample_geometry(call, a);
-    return ctx->k->resample_forward(ctx, &(wf_resample_args){.geom = &geom, .x = &a->in, .y = &a->out});
-}
-
-static wf_status backward_part(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
-{
-    const wf_resample_geom geom = upsample_geometry(call, a);
-    return ctx->k->resample_backward(ctx,
-                                     /* Parts of one input, made from different pieces of the output, add up. */
-                                     &(wf_resample_args){.geom = &geom, .y = &a->out, .x = &a->in, .accumulate = true});
-}
-
 static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = wf_window_op_backward};
 
 static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_window_op_call *call, wf_layout *layout)
@@ -43,12 +17,12 @@ static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_window_op_
     wf_resample_geom geom;
     wf_shape shape;
     wf_sharding in;
-    *call = (wf_window_op_call){.forward = forward_part, .backward = backward_part};
+    *call = (wf_window_op_call){.forward = wf_window_op_resample, .backward = wf_window_op_resample_back};
     WF_TRY(wf_sharding_of(layer, s->upsample.name, s->mesh, x, WF_SHARDING_ANY, &in));
     /* Checked and sized by the global shape; the boxes of the ranks follow from it. */
     WF_TRY(wf_upsample_fit(layer, x, x->value->layout.global, &geom, &shape));
     call->index_map = (wf_index_map){.kind = WF_INDEX_MAP_RESAMPLE, .nd = geom.nd, .resample = geom};
-    return wf_window_op_plan(call, x, &in, shape, layout);
+    return wf_window_op_plan(call, x, &s->upsample.opts.boundary, &in, shape, layout);
 }
 
 static wf_var *forward(wf_layer *layer, wf_var *x)
@@ -56,7 +30,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_window_op_call call;
     wf_layout layout;
     WF_TRY_NULL(plan_call(layer, x, &call, &layout));
-    return wf_window_op_apply(layer, x, &spatial_upsample_op, &call, sizeof call, &layout);
+    return wf_window_op_apply(layer, x, &spatial_upsample_op, &call, sizeof call, wf_sharding_tensor(x, &layout));
 }
 
 static const wf_layer_kind spatial_upsample_kind = {.name = "spatial_upsample", .forward = forward};

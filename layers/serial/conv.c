@@ -65,8 +65,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     const wf_conv_state *s = layer->state;
     wf_shape shape = {0};
+    wf_index_map index_map;
     WF_TRY_NULL(wf_layer_check_whole(s->name, layer, x));
     WF_TRY_NULL(wf_conv_output_shape(layer, x, wf_var_shape(x), &shape));
+    WF_TRY_NULL(wf_conv_map(layer, wf_var_shape(x), shape, &index_map));
+    if (index_map.boundary)
+        return wf_conv_beyond(layer, x, &index_map,
+                              wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, -1, -1, -1, -1}));
     wf_tensor *dense = wf_dense_value(x);
     /* Only samples may be sharded: a serial convolution needs all pixels and channels of what it has
      * (wf_layer_check_whole). */

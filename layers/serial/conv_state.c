@@ -42,6 +42,31 @@ wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape 
     return WF_OK;
 }
 
+wf_status wf_conv_map(const wf_layer *layer, wf_shape in, wf_shape out, wf_index_map *index_map)
+{
+    const wf_conv_state *s = layer->state;
+    const wf_boundary *b = &s->opts.boundary;
+    *index_map =
+        (wf_index_map){.kind = s->transposed ? WF_INDEX_MAP_WINDOW_BACK : WF_INDEX_MAP_WINDOW, .nd = s->geom.nd};
+    for (int d = 0; d < index_map->nd; d++) {
+        const int64_t stride = s->geom.stride[d];
+        index_map->window[d] = wf_conv_window(&s->geom, d);
+        index_map->in[d] = in.dim[2 + d];
+        index_map->out[d] = out.dim[2 + d];
+        /* Only then the output is as circular as the input. */
+        WF_CHECK(!s->transposed || out.dim[2 + d] == stride * in.dim[2 + d] ||
+                     (wf_boundary_edge(b, 2 + d, false) != WF_EDGE_CIRCULAR &&
+                      wf_boundary_edge(b, 2 + d, true) != WF_EDGE_CIRCULAR),
+                 WF_ERR_SHAPE,
+                 "%s \"%s\": %lld outputs of %lld inputs in spatial dimension %d, which is circular; should be the "
+                 "stride, %lld, times as many",
+                 s->name, wf_layer_path(layer), (long long)out.dim[2 + d], (long long)in.dim[2 + d], d,
+                 (long long)stride);
+    }
+    wf_index_map_continue(index_map, b);
+    return WF_OK;
+}
+
 static int64_t pick(int64_t own, int64_t all, int64_t otherwise)
 {
     return own != 0 ? own : all != 0 ? all : otherwise;
@@ -114,6 +139,7 @@ static wf_status check_conv_opts(const wf_conv_opts *o, wf_conv_state *s)
     s->in = o->in;
     s->out = o->out;
     s->epilogue = (wf_epilogue_opts){o->act, o->slope, o->noise};
+    WF_TRY(wf_boundary_check_layer(s->name, &o->boundary, s->geom.nd));
     const wf_shape filter = filter_shape(s);
     char text[WF_SHAPE_TEXT];
     WF_CHECK(wf_shape_count(filter) >= 0, WF_ERR_ARGUMENT, "%s: filter %s is too large", s->name,
@@ -151,6 +177,7 @@ static void note_options(wf_layer *layer, const wf_conv_state *s)
     const wf_conv_opts *o = &s->opts;
     wf_layer_note(layer, "%s of %lld groups, act %d, slope %g, noise %g, form %d, replicate %d", s->name,
                   (long long)g->groups, (int)o->act, o->slope, o->noise, (int)o->form, o->replicate);
+    wf_boundary_note(layer, &o->boundary, g->nd);
     for (int d = 0; d < g->nd; d++)
         wf_layer_note(layer, ", dimension %d: stride %lld, dilation %lld, pads %lld and %lld and %lld", d,
                       (long long)g->stride[d], (long long)g->dilation[d], (long long)g->pad_lo[d],
@@ -160,12 +187,13 @@ static void note_options(wf_layer *layer, const wf_conv_state *s)
 wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_opts *o, const wf_conv_state *state,
                         size_t bytes)
 {
-    wf_layer *layer = wf_layer_new(ctx, kind, bytes);
+    wf_layer *layer = wf_layer_new(ctx, kind, bytes + wf_boundary_list_bytes(&o->boundary));
     if (!layer)
         return NULL;
     wf_conv_state *s = layer->state;
     /* The kind's state begins with a wf_conv_state and may be longer. */
     memcpy(s, state, sizeof *s);
+    wf_boundary_keep_list(&s->opts.boundary, (char *)layer->state + bytes);
     note_options(layer, s);
     s->w = wf_layer_add_param(layer, "W", filter_opts(o, s, ctx->dtype));
     if (!o->no_bias)

@@ -29,3 +29,17 @@ bool wf_epilogue_acts(const wf_epilogue *e)
 {
     return e->act != WF_ACT_NONE;
 }
+
+/* Noise is drawn for the block's place in the global output. */
+wf_epilogue wf_epilogue_part(const wf_epilogue *whole, wf_box out)
+{
+    wf_epilogue epilogue = *whole;
+    wf_box *part = &epilogue.random.box;
+    for (int d = 2; d < out.rank; d++) {
+        part->lo[d] = out.lo[d];
+        part->hi[d] = out.hi[d];
+    }
+    part->hi[0] = part->lo[0] + out.hi[0];
+    part->lo[0] += out.lo[0];
+    return epilogue;
+}

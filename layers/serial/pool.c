@@ -20,6 +20,54 @@ static wf_status backward(wf_node *node)
 
 static const wf_op pool_op = {.name = "pool", .backward = backward};
 
+/* Part by part. */
+
+/* The whole geometry becomes that of outputs over inputs. */
+static wf_pool_geom part_geometry(const wf_window_op_call *plain, const wf_spatial_part_arrays *a)
+{
+    const wf_index_map *index_map = &plain->index_map;
+    wf_pool_geom g = ((const wf_pool_call *)plain)->geom;
+    for (int d = 0; d < g.nd && !wf_box_empty(a->out_box); d++) {
+        const wf_range out = {a->out_box.lo[2 + d], a->out_box.hi[2 + d]},
+                       in = {a->in_box.lo[2 + d], a->in_box.hi[2 + d]};
+        const wf_window w = wf_index_map_local(index_map, d, out, in);
+        /* In ceil mode the last window may extend beyond the padding; only elements inside are counted. */
+        const int64_t most = index_map->in[d] + g.pad_hi[d] - in.hi;
+        g.pad_lo[d] = w.pad_lo;
+        g.pad_hi[d] = w.pad_hi < most ? w.pad_hi : most;
+    }
+    return g;
+}
+
+static wf_status forward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
+{
+    const wf_pool_geom geom = part_geometry(plain, a);
+    return ctx->k->pool_forward(
+        ctx, &(wf_pool_args){.geom = &geom, .x = &a->in, .y = &a->out, .index = plain->indexed ? &a->beside : NULL});
+}
+
+static wf_status backward_part(const wf_window_op_call *plain, wf_ctx *ctx, const wf_spatial_part_arrays *a)
+{
+    const wf_pool_geom geom = part_geometry(plain, a);
+    const wf_pool_args args = {
+        .geom = &geom, .y = &a->out, .index = plain->indexed ? &a->beside : NULL, .x = &a->in, .accumulate = true};
+    return ctx->k->pool_backward(ctx, &args);
+}
+
+wf_pool_call wf_pool_call_of(const wf_pool_geom *geom, wf_index_map_kind kind)
+{
+    wf_pool_call call = {.plain = {.index_map = {.kind = kind, .nd = geom->nd},
+                                   .forward = forward_part,
+                                   .backward = backward_part,
+                                   .indexed = geom->kind == WF_POOL_MAX},
+                         .geom = *geom};
+    for (int d = 0; d < geom->nd; d++)
+        call.plain.index_map.window[d] = wf_pool_window(geom, d);
+    return call;
+}
+
+static const wf_op pool_beyond_op = {.name = "pool", .backward = wf_window_op_backward};
+
 static wf_status run_pool(const wf_pool_geom *g, const wf_tensor *x, const wf_tensor *y, const wf_tensor *index)
 {
     const wf_array in = wf_tensor_array(x), out = wf_tensor_array(y), at = wf_tensor_array(index);
@@ -33,6 +81,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_pool_geom geom;
     wf_shape shape;
     WF_TRY_NULL(wf_pool_fit(layer, x, wf_var_shape(x), &geom, &shape));
+    wf_pool_call call = wf_pool_call_of(&geom, WF_INDEX_MAP_WINDOW);
+    WF_TRY_NULL(wf_window_op_plan_whole(&call.plain, x, s->geom.nd > 0 ? &s->opts.boundary : NULL, shape));
+    if (call.plain.index_map.boundary) {
+        call.plain.indexed = call.plain.indexed && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
+        return wf_window_op_apply(layer, x, &pool_beyond_op, &call.plain, sizeof call,
+                                  wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1}));
+    }
     const bool indexed = geom.kind == WF_POOL_MAX && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
     wf_tensor *dense = wf_dense_value(x),
               *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});

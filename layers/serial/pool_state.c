@@ -90,6 +90,7 @@ static void note_options(wf_layer *layer, const wf_pool_state *s)
 {
     const wf_pool_geom *g = &s->geom;
     wf_layer_note(layer, "%s of kind %d%s", s->name, (int)g->kind, s->ceil ? ", ceil_mode" : "");
+    wf_boundary_note(layer, &s->opts.boundary, g->nd);
     for (int d = 0; d < g->nd; d++) {
         const wf_window w = wf_pool_window(g, d);
         wf_layer_note(layer, ", dimension %d: kernel %lld, stride %lld, dilation %lld, pads %lld and %lld", d,
@@ -111,10 +112,12 @@ wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name
         if (pool == WF_POOL_AVG && o->count_include_pad)
             s.geom.kind = WF_POOL_AVG_PADDED;
         WF_TRY_NULL(geometry(o, name, &s.geom));
+        WF_TRY_NULL(wf_boundary_check_layer(name, &o->boundary, nd));
     }
-    wf_layer *layer = wf_layer_new(ctx, kind, bytes);
+    wf_layer *layer = wf_layer_new(ctx, kind, bytes + wf_boundary_list_bytes(&s.opts.boundary));
     if (!layer)
         return NULL;
+    wf_boundary_keep_list(&s.opts.boundary, (char *)layer->state + bytes);
     *(wf_pool_state *)layer->state = s;
     note_options(layer, &s);
     return layer;

@@ -10,6 +10,7 @@
 #include "layers/norm.h"
 #include "layers/pool.h"
 #include "layers/upsample.h"
+#include "layers/window/window_impl.h"
 
 /* The activation and noise that convolution and normalisation apply in the pass that makes their output. */
 
@@ -22,8 +23,20 @@ typedef struct wf_epilogue_opts {
 wf_status wf_epilogue_check(const char *what, wf_epilogue_opts *opts) WF_NODISCARD;
 /* What the options mean for the output y on this tape: no noise in evaluation; random numbers for y's part. */
 wf_epilogue wf_epilogue_on(const wf_epilogue_opts *opts, wf_tape *tape, const wf_tensor *y);
+/* That of a box of the output, whose samples count from this rank's first. */
+wf_epilogue wf_epilogue_part(const wf_epilogue *epilogue, wf_box out);
 /* Returns true if backward needs y: an activation follows. Noise alone is added and has no derivative of its own. */
 bool wf_epilogue_acts(const wf_epilogue *epilogue);
+
+/* The boundary of a layer, among its options. Its list of channels is copied behind the layer's state. */
+
+/* WF_ERR_ARGUMENT, which names the layer, for a boundary that images of nd spatial dimensions cannot have. */
+wf_status wf_boundary_check_layer(const char *name, const wf_boundary *boundary, int nd) WF_NODISCARD;
+size_t wf_boundary_list_bytes(const wf_boundary *boundary);
+/* The list goes to memory of that many bytes. */
+void wf_boundary_keep_list(wf_boundary *boundary, void *memory);
+/* Adds it to the options in words, if it is given. */
+void wf_boundary_note(wf_layer *layer, const wf_boundary *boundary, int nd);
 
 /* What the forms of a convolution share: options, geometry, shapes, parameters. The serial, spatial and other forms
  * differ in how forward and backward run. */
@@ -49,6 +62,10 @@ wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf
 wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_opts *opts, const wf_conv_state *state,
                         size_t bytes);
 wf_window wf_conv_window(const wf_conv_geom *geom, int d);
+/* The map from an input of these lengths to its output, with the boundary. */
+wf_status wf_conv_map(const wf_layer *layer, wf_shape in, wf_shape out, wf_index_map *index_map) WF_NODISCARD;
+/* A serial convolution whose input goes on beyond the edges: y, and the gradients, from parts. */
+wf_var *wf_conv_beyond(wf_layer *layer, wf_var *x, const wf_index_map *index_map, wf_tensor *y);
 /* The output for x as if it had this shape (the global one). Checks x. */
 wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_shape *y) WF_NODISCARD;
 
@@ -151,6 +168,14 @@ wf_window wf_pool_window(const wf_pool_geom *geom, int d);
 /* Geometry and output for x as if it had this shape (the global one). Checks x. */
 wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_pool_geom *geom,
                       wf_shape *y) WF_NODISCARD;
+
+/* One application, part by part: what backward is told. */
+typedef struct wf_pool_call {
+    wf_window_op_call plain;
+    wf_pool_geom geom;
+} wf_pool_call;
+/* The kernels, and the map but for its lengths. */
+wf_pool_call wf_pool_call_of(const wf_pool_geom *geom, wf_index_map_kind kind);
 
 /* What the serial and the spatial form of upsampling share. */
 

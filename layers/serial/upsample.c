@@ -45,6 +45,8 @@ static wf_status backward(wf_node *node)
 
 static const wf_op upsample_op = {.name = "upsample", .backward = backward};
 
+static const wf_op upsample_beyond_op = {.name = "upsample", .backward = wf_window_op_backward};
+
 static wf_status run_upsample(const wf_resample_geom *geom, const wf_tensor *x, const wf_tensor *y)
 {
     WF_NEED(x);
@@ -59,6 +61,13 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_resample_geom geom;
     wf_shape shape;
     WF_TRY_NULL(wf_upsample_fit(layer, x, wf_var_shape(x), &geom, &shape));
+    wf_window_op_call call = {.index_map = {.kind = WF_INDEX_MAP_RESAMPLE, .nd = geom.nd, .resample = geom},
+                              .forward = wf_window_op_resample,
+                              .backward = wf_window_op_resample_back};
+    WF_TRY_NULL(wf_window_op_plan_whole(&call, x, &s->opts.boundary, shape));
+    if (call.index_map.boundary)
+        return wf_window_op_apply(layer, x, &upsample_beyond_op, &call, sizeof call,
+                                  wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1}));
     wf_tensor *dense = wf_dense_value(x);
     /* The result keeps how samples and channels are placed; spatial dimensions are new ones. */
     wf_tensor *y = wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});
@@ -97,13 +106,16 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
     if (!ctx)
         return NULL;
     WF_TRY_NULL(check_upsample_opts(name, nd, o, &s.geom));
-    wf_layer *layer = wf_layer_new(ctx, kind, bytes);
+    WF_TRY_NULL(wf_boundary_check_layer(name, &o->boundary, nd));
+    wf_layer *layer = wf_layer_new(ctx, kind, bytes + wf_boundary_list_bytes(&o->boundary));
     if (!layer)
         return NULL;
+    wf_boundary_keep_list(&s.opts.boundary, (char *)layer->state + bytes);
     *(wf_upsample_state *)layer->state = s;
     wf_layer_note(layer, "%s by %lld, %lld, %lld%s%s", name, (long long)s.geom.scale[0], (long long)s.geom.scale[1],
                   (long long)s.geom.scale[2], s.geom.linear ? ", linear" : "",
                   s.geom.align_corners ? ", align_corners" : "");
+    wf_boundary_note(layer, &s.opts.boundary, nd);
     return layer;
 }
 

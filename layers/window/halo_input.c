@@ -1,6 +1,25 @@
 /* An input with its halo: starts the exchange, computes the interior meanwhile, then the boundary; in backward it
- * returns halo gradients to their owners, where they are added. Spatial layers run through it. */
-#include "layers/parallel/parallel_impl.h"
+ * returns halo gradients to their owners, where they are added. Spatial layers run through it, and layers on one rank
+ * whose inputs go on beyond the edges, which needs copies of thin slabs and no exchange. */
+#include "layers/window/window_impl.h"
+
+bool wf_halo_needed(const wf_halo *halo)
+{
+    return halo->exchange || halo->beyond;
+}
+
+static wf_status ignore_piece(void *own, const wf_piece *piece, bool fills)
+{
+    return WF_OK;
+}
+
+wf_status wf_halo_continue(wf_halo *halo, const wf_boundary *boundary, wf_shape whole)
+{
+    halo->beyond = boundary;
+    halo->whole = whole;
+    /* For its errors: here every rank has them, also one without samples. */
+    return wf_boundary_pieces(whole, boundary, halo->need, 0, ignore_piece, NULL);
+}
 
 static wf_status make_buffers(wf_halo_input *flow)
 {
@@ -12,8 +31,10 @@ static wf_status make_buffers(wf_halo_input *flow)
         WF_NEED(flow->assembled);
         return WF_OK;
     }
-    flow->arriving = wf_tensor_new_step(ctx, dtype, wf_box_shape(flow->halo.need), WF_CHANNELS_LAST);
-    WF_NEED(flow->arriving);
+    if (flow->halo.exchange) {
+        flow->arriving = wf_tensor_new_step(ctx, dtype, wf_box_shape(flow->halo.need), WF_CHANNELS_LAST);
+        WF_NEED(flow->arriving);
+    }
     if (flow->parts.elements > 0) {
         flow->assembled = wf_tensor_new_step(ctx, dtype, WF_SHAPE(flow->parts.elements), WF_ROW_MAJOR);
         WF_NEED(flow->assembled);
@@ -23,10 +44,12 @@ static wf_status make_buffers(wf_halo_input *flow)
 
 wf_status wf_halo_input_begin(wf_halo_input *flow)
 {
-    if (!flow->halo.exchange)
+    if (!wf_halo_needed(&flow->halo))
         return WF_OK;
     WF_TRY(make_buffers(flow));
     flow->under_way = true;
+    if (!flow->halo.exchange)
+        return WF_OK;
     if (flow->arriving)
         return wf_exchange_begin_halo(flow->halo.exchange, flow->own, flow->arriving);
     return wf_exchange_begin(flow->halo.exchange, flow->own, flow->assembled);
@@ -43,7 +66,7 @@ static boundary_fields fields_of(const wf_halo_input *flow, const wf_spatial_par
     char *const assembled = flow->assembled->data;
     return (boundary_fields){{assembled + (size_t)part->at * wf_dtype_size(dtype), dtype, part->in},
                              {flow->own->data, dtype, flow->own_box},
-                             {flow->arriving->data, dtype, flow->halo.need}};
+                             {flow->arriving ? flow->arriving->data : NULL, dtype, flow->halo.need}};
 }
 
 /* Collects the inputs of a boundary part: this rank's own elements and the received halo. */
@@ -54,6 +77,8 @@ static wf_status assemble(const wf_halo_input *flow, const wf_spatial_part *part
     if (wf_box_empty(part->in))
         return WF_OK;
     const boundary_fields at = fields_of(flow, part);
+    if (flow->halo.beyond)
+        return wf_field_read(ctx, &flow->halo, &at.own, &at.boundary);
     WF_TRY(wf_field_copy(ctx, &at.own, &at.boundary, wf_box_intersect(part->in, flow->own_box), false));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
     for (int i = 0; i < n; i++)
@@ -69,6 +94,8 @@ static wf_status disassemble(const wf_halo_input *flow, const wf_spatial_part *p
     if (wf_box_empty(part->in))
         return WF_OK;
     const boundary_fields at = fields_of(flow, part);
+    if (flow->halo.beyond)
+        return wf_field_add(ctx, &flow->halo, &at.boundary, &at.own);
     WF_TRY(wf_field_copy(ctx, &at.boundary, &at.own, wf_box_intersect(part->in, flow->own_box), true));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
     for (int i = 0; i < n; i++)
@@ -81,8 +108,9 @@ wf_status wf_halo_input_end(wf_halo_input *flow)
     if (!flow->under_way)
         return WF_OK;
     flow->under_way = false;
-    WF_TRY(wf_exchange_end(flow->halo.exchange));
-    for (int i = 0; flow->arriving && i < flow->parts.n; i++)
+    if (flow->halo.exchange)
+        WF_TRY(wf_exchange_end(flow->halo.exchange));
+    for (int i = 0; (flow->arriving || flow->halo.beyond) && i < flow->parts.n; i++)
         if (flow->parts.part[i].at >= 0)
             WF_TRY(assemble(flow, &flow->parts.part[i]));
     wf_tensor_free(flow->arriving);
@@ -93,7 +121,7 @@ wf_status wf_halo_input_end(wf_halo_input *flow)
 void wf_halo_input_free(wf_halo_input *flow)
 {
     /* After an error: the exchange must end before its memory is reused, since messages may still arrive in it. */
-    if (flow->under_way && wf_exchange_end(flow->halo.exchange) != WF_OK)
+    if (flow->under_way && flow->halo.exchange && wf_exchange_end(flow->halo.exchange) != WF_OK)
         flow->under_way = false;
     wf_tensor_free(flow->arriving);
     wf_tensor_free(flow->assembled);
@@ -138,9 +166,11 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
     WF_TRY(wf_output_regions_run(&boundaries, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
     if (flow->arriving)
         WF_TRY(clear_halo(flow));
-    for (int i = 0; flow->arriving && i < flow->parts.n; i++)
+    for (int i = 0; (flow->arriving || flow->halo.beyond) && i < flow->parts.n; i++)
         if (flow->parts.part[i].at >= 0)
             WF_TRY(disassemble(flow, &flow->parts.part[i]));
+    if (!flow->halo.exchange)
+        return WF_OK;
     flow->under_way = true;
     if (flow->arriving)
         return wf_exchange_reverse_begin_halo(flow->halo.exchange, flow->arriving, flow->back);
@@ -150,7 +180,7 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
 wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run *run)
 {
     WF_TRY(wf_tensor_fill(flow->back, 0));
-    if (flow->halo.exchange)
+    if (wf_halo_needed(&flow->halo))
         WF_TRY(begin_back(flow, run));
     WF_TRY(wf_output_regions_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
     if (!flow->under_way)

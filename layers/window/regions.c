@@ -1,6 +1,6 @@
 /* Divides an output into the interior, which needs no halo, and boundary parts, and runs a kernel on each. The
  * result is that of one call on the whole. */
-#include "layers/parallel/parallel_impl.h"
+#include "layers/window/window_impl.h"
 
 /* The least number of rows and elements of a block between two polls: kernels work on tiles of rows, and a slow
  * network needs about a few blocks' time for a message, so more polls would not help. Blocks that must be copied are

@@ -1,24 +1,6 @@
-/* What parallel layers without parameters (pooling, upsampling) share: plan the halo, run a kernel on interior and
- * boundary, and return gradients. The kernel and the geometry come from the layer. */
-#include "layers/parallel/parallel_impl.h"
-
-wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_sharding *in, wf_shape y,
-                            wf_layout *layout)
-{
-    const wf_layout *given = &x->value->layout;
-    wf_sharding out;
-    for (int d = 0; d < call->index_map.nd; d++) {
-        call->index_map.in[d] = given->global.dim[2 + d];
-        call->index_map.out[d] = y.dim[2 + d];
-    }
-    WF_TRY(wf_sharding_outputs(in, &call->index_map, &out));
-    WF_TRY(wf_halo_make(in, &call->index_map, &out, NULL, x->value->dtype, &call->halo));
-    call->mesh = in->mesh;
-    call->in = in->box;
-    call->out = out.box;
-    *layout = wf_sharding_layout(&out, given);
-    return WF_OK;
-}
+/* What layers without parameters (pooling, upsampling) share: run a kernel on interior and boundary, and return
+ * gradients. The kernel and the geometry come from the layer. */
+#include "layers/window/window_impl.h"
 
 typedef struct window_op_run {
     const wf_window_op_call *call;
@@ -72,23 +54,66 @@ wf_status wf_window_op_backward(wf_node *node)
 }
 
 wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf_window_op_call *call, size_t bytes,
-                           const wf_layout *layout)
+                           wf_tensor *y)
 {
-    const wf_shape shape = wf_box_shape(layout->box);
-    wf_tensor *own = wf_dense_value(x), *y = wf_tensor_new_step(layer->ctx, x->value->dtype, shape, WF_CHANNELS_LAST);
-    wf_tensor *index = call->indexed ? wf_tensor_new_step(layer->ctx, WF_I32, shape, WF_CHANNELS_LAST) : NULL;
+    wf_tensor *own = wf_dense_value(x);
+    wf_tensor *index = call->indexed && y ? wf_tensor_new_step(layer->ctx, WF_I32, y->shape, WF_CHANNELS_LAST) : NULL;
     wf_halo_input flow = {.own = own};
     wf_var *var = NULL;
-    if (run_window_op(call, WF_PART_OUTPUT, &flow, y, index) == WF_OK) {
-        y->layout = *layout;
+    if (run_window_op(call, WF_PART_OUTPUT, &flow, y, index) == WF_OK)
         var = wf_tape_record(
             wf_var_tape(x),
             &(wf_node_spec){
                 .op = op, .n_in = 1, .in = &x, .n_saved = 1, .saved = &index, .state = call, .state_bytes = bytes},
             y);
-    } else
+    else
         wf_tensor_free(y);
     wf_tensor_free(index);
     wf_tensor_free(own);
     return var;
+}
+
+/* --- on one rank ----------------------------------------------------------------------------------------------------
+ */
+
+/* Channels, which x may have a part of, are counted as in the whole. */
+static wf_box whole_box(const wf_var *x, wf_shape shape)
+{
+    const wf_layout *layout = &x->value->layout;
+    wf_box box = wf_box_of_shape(shape);
+    if (layout->known) {
+        box.lo[1] = layout->box.lo[1];
+        box.hi[1] = layout->box.hi[1];
+    }
+    return box;
+}
+
+wf_status wf_window_op_plan_whole(wf_window_op_call *call, const wf_var *x, const wf_boundary *boundary, wf_shape y)
+{
+    wf_shape whole = x->value->shape;
+    call->in = whole_box(x, whole);
+    call->out = whole_box(x, y);
+    for (int d = 0; d < call->index_map.nd; d++) {
+        call->index_map.in[d] = whole.dim[2 + d];
+        call->index_map.out[d] = y.dim[2 + d];
+    }
+    wf_index_map_continue(&call->index_map, boundary);
+    if (x->value->layout.known)
+        whole.dim[1] = x->value->layout.global.dim[1];
+    call->halo.need = wf_index_map_box(&call->index_map, call->out, call->in);
+    return call->index_map.boundary ? wf_halo_continue(&call->halo, call->index_map.boundary, whole) : WF_OK;
+}
+
+wf_status wf_window_op_resample(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
+{
+    const wf_resample_geom geom = wf_index_map_resample(&call->index_map, a->out_box, a->in_box);
+    return ctx->k->resample_forward(ctx, &(wf_resample_args){.geom = &geom, .x = &a->in, .y = &a->out});
+}
+
+wf_status wf_window_op_resample_back(const wf_window_op_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
+{
+    const wf_resample_geom geom = wf_index_map_resample(&call->index_map, a->out_box, a->in_box);
+    return ctx->k->resample_backward(ctx,
+                                     /* Parts of one input, made from different pieces of the output, add up. */
+                                     &(wf_resample_args){.geom = &geom, .y = &a->out, .x = &a->in, .accumulate = true});
 }

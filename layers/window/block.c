@@ -1,6 +1,6 @@
 /* Blocks of a field, for layers that compute on parts of a dense array: gather a part into a block of its own,
  * scatter it back, copy or add parts between fields. Local; all copies go through the kernel table. */
-#include "layers/parallel/parallel_impl.h"
+#include "layers/window/window_impl.h"
 
 #include "comm/plan_author.h"
 
@@ -72,6 +72,23 @@ wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, w
 {
     const wf_strided src = view(from, part), dst = view(to, part);
     return wf_box_empty(part) ? WF_OK : ctx->k->copy(ctx, &src, &dst, add);
+}
+
+static wf_boxed boxed(const wf_field *f)
+{
+    return (wf_boxed){f->box, view(f, f->box)};
+}
+
+wf_status wf_field_read(wf_ctx *ctx, const wf_halo *halo, const wf_field *from, const wf_field *to)
+{
+    const wf_boxed source = boxed(from), place = boxed(to);
+    return wf_boundary_read(ctx, halo->whole, halo->beyond, &source, &place);
+}
+
+wf_status wf_field_add(wf_ctx *ctx, const wf_halo *halo, const wf_field *place, const wf_field *source)
+{
+    const wf_boxed from = boxed(place), to = boxed(source);
+    return wf_boundary_add(ctx, halo->whole, halo->beyond, &from, &to);
 }
 
 wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to)

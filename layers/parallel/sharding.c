@@ -1,73 +1,6 @@
-/* Which elements of an input an output box reads, for convolution, pooling and upsampling alike, and from that the
- * sharding of outputs and the halo of inputs. Pure arithmetic on boxes of all ranks. */
+/* The sharding of outputs and the halo of inputs, from which elements of an input an output box reads (index maps).
+ * Pure arithmetic on boxes of all ranks. */
 #include "layers/parallel/parallel_impl.h"
-
-/* Backward reads outputs to make gradients of inputs: the same windows, seen from the other side. */
-wf_index_map wf_index_map_inverse(const wf_index_map *index_map)
-{
-    wf_index_map inverse = *index_map;
-    inverse.kind = index_map->kind == WF_INDEX_MAP_WINDOW ? WF_INDEX_MAP_WINDOW_BACK : WF_INDEX_MAP_WINDOW;
-    for (int d = 0; d < index_map->nd; d++) {
-        inverse.in[d] = index_map->out[d];
-        inverse.out[d] = index_map->in[d];
-    }
-    return inverse;
-}
-
-wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outputs)
-{
-    if (index_map->kind == WF_INDEX_MAP_ALL)
-        return (wf_range){0, index_map->in[d]};
-    /* From the last layer of the chain back to its input. */
-    for (int i = index_map->links - 1; i >= 0; i--)
-        outputs = wf_index_map_reads(&index_map->link[i], d, outputs);
-    if (outputs.lo >= outputs.hi)
-        return (wf_range){0, 0};
-    if (index_map->kind == WF_INDEX_MAP_CHAIN)
-        return outputs;
-    if (index_map->kind == WF_INDEX_MAP_WINDOW)
-        return wf_window_reads(index_map->window[d], outputs, index_map->in[d]);
-    if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK)
-        return wf_window_readers(index_map->window[d], outputs, index_map->in[d]);
-    const wf_resample_tap first = wf_resample_taps(&index_map->resample, d, outputs.lo);
-    const wf_resample_tap last = wf_resample_taps(&index_map->resample, d, outputs.hi - 1);
-    return (wf_range){first.at[0], (last.weight > 0 ? last.at[1] : last.at[0]) + 1};
-}
-
-wf_box wf_index_map_nothing(wf_box own)
-{
-    for (int d = 2; d < own.rank; d++)
-        own.lo[d] = own.hi[d] = 0;
-    return own;
-}
-
-wf_box wf_index_map_box(const wf_index_map *index_map, wf_box outputs, wf_box in)
-{
-    wf_box box = in;
-    for (int d = 0; d < index_map->nd; d++) {
-        const wf_range r = wf_index_map_reads(index_map, d, (wf_range){outputs.lo[2 + d], outputs.hi[2 + d]});
-        if (r.lo >= r.hi)
-            return wf_index_map_nothing(in);
-        box.lo[2 + d] = r.lo;
-        box.hi[2 + d] = r.hi;
-    }
-    return box;
-}
-
-wf_window wf_index_map_local(const wf_index_map *index_map, int d, wf_range out, wf_range in)
-{
-    const bool back = index_map->kind == WF_INDEX_MAP_WINDOW_BACK;
-    wf_window w = index_map->window[d];
-    if (back && in.lo >= in.hi) {
-        w.pad_lo = w.pad_hi = 0;
-        return w;
-    }
-    w = back ? wf_window_local(w, in, out) : wf_window_local(w, out, in);
-    /* Inputs beyond the last window are not cropped. */
-    if (w.pad_hi < 0 && -w.pad_hi < w.stride)
-        w.pad_hi = 0;
-    return w;
-}
 
 /* The first output at or after the place of input `a`. */
 static int64_t place_of(const wf_index_map *index_map, int d, int64_t a)
@@ -232,6 +165,14 @@ wf_layout wf_sharding_layout(const wf_sharding *sharding, const wf_layout *x)
     return layout;
 }
 
+wf_tensor *wf_sharding_tensor(const wf_var *x, const wf_layout *layout)
+{
+    wf_tensor *y = wf_tensor_new_step(x->value->ctx, x->value->dtype, wf_box_shape(layout->box), WF_CHANNELS_LAST);
+    if (y)
+        y->layout = *layout;
+    return y;
+}
+
 /* Halos. */
 
 typedef struct halo_ranges {
@@ -290,6 +231,9 @@ static void find_regions(const wf_sharding *have, const wf_index_map *index_map,
     for (int d = 0; d < index_map->nd; d++) {
         h->from.global.dim[2 + d] = h->to.global.dim[2 + d] = have->length[d];
         if (have->axis[d] < 0) {
+            const wf_range all = wf_index_map_reads(index_map, d, (wf_range){0, want->length[d]});
+            h->need.lo[2 + d] = all.lo < 0 ? all.lo : 0;
+            h->need.hi[2 + d] = all.hi > have->length[d] ? all.hi : have->length[d];
             needed *= (double)have->length[d];
             kept *= (double)have->length[d];
             continue;
@@ -337,6 +281,64 @@ wf_status wf_halo_volume(const wf_sharding *have, const wf_index_map *index_map,
     return WF_OK;
 }
 
+/* A pole needs columns of other ranks where those are cut, also for rows that this rank has. */
+static bool turns(const wf_sharding *have, const wf_index_map *index_map)
+{
+    const wf_boundary *b = index_map->boundary;
+    const int turned = b && b->turned ? b->turned - 3 : index_map->nd - 1;
+    for (int d = 0; b && d < index_map->nd; d++)
+        if ((index_map->lo[d] > 0 && wf_boundary_edge(b, 2 + d, false) == WF_EDGE_POLE) ||
+            (index_map->hi[d] > 0 && wf_boundary_edge(b, 2 + d, true) == WF_EDGE_POLE))
+            return turned >= 0 && turned < index_map->nd && have->axis[turned] >= 0;
+    return false;
+}
+
+/* Channels that change their sign are counted from the first one that the exchange knows. */
+static wf_exchange *exchange_beyond(const wf_sharding *have, const wf_boundary *all, const halo_regions *h,
+                                    wf_range channels, wf_dtype dtype)
+{
+    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(have->mesh));
+    const size_t bytes = (size_t)(all->n_negated > 0 ? all->n_negated : 1) * sizeof(int64_t);
+    wf_boundary boundary = *all;
+    wf_range rest[WF_MAX_RANK];
+    void *memory;
+    WF_TRY_NULL(wf_pool_take_host(ctx, bytes, &memory));
+    int64_t *negated = memory;
+    boundary.n_negated = 0;
+    for (int i = 0; i < all->n_negated; i++)
+        if (all->negated[i] >= channels.lo && all->negated[i] < channels.hi)
+            negated[boundary.n_negated++] = all->negated[i] - channels.lo;
+    boundary.negated = negated;
+    for (int d = 0; d < h->need.rank; d++)
+        rest[d] = d < 2 ? (wf_range){0, h->from.global.dim[d]} : (wf_range){h->need.lo[d], h->need.hi[d]};
+    wf_exchange *exchange =
+        wf_mesh_exchange_beyond(have->mesh, &h->from, &h->to, rest, &boundary, dtype, WF_CHANNELS_LAST);
+    wf_pool_give_host(ctx, memory, bytes);
+    return exchange;
+}
+
+static wf_status make_halo(const wf_sharding *have, const wf_index_map *index_map, const halo_regions *regions,
+                           const wf_halo_channels *channels, wf_dtype dtype, wf_halo *halo)
+{
+    const wf_boundary *boundary = index_map->boundary;
+    const wf_range own = {have->box.lo[1], have->box.hi[1]};
+    *halo = (wf_halo){.need = regions->need, .pixels = regions->pixels};
+    /* Every rank computes the same number for all ranks, so all make the exchange, or none does. */
+    if (halo->pixels > 0 || channels || turns(have, index_map)) {
+        halo->exchange =
+            boundary ? exchange_beyond(have, boundary, regions, channels ? (wf_range){0, channels->all} : own, dtype)
+                     : wf_mesh_exchange(have->mesh, &regions->from, &regions->to, dtype, WF_CHANNELS_LAST);
+        return halo->exchange ? WF_OK : wf_error_code();
+    }
+    if (!boundary)
+        return WF_OK;
+    wf_shape whole = wf_box_shape(have->box);
+    whole.dim[1] = have->channels;
+    for (int d = 0; d < index_map->nd; d++)
+        whole.dim[2 + d] = have->length[d];
+    return wf_halo_continue(halo, boundary, whole);
+}
+
 wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
                        const wf_halo_channels *channels, wf_dtype dtype, wf_halo *halo)
 {
@@ -346,13 +348,25 @@ wf_status wf_halo_make(const wf_sharding *have, const wf_index_map *index_map, c
     void *memory;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
     find_regions(have, index_map, want, channels, memory, &regions);
-    *halo = (wf_halo){.need = regions.need, .pixels = regions.pixels};
-    /* Every rank computes the same number for all ranks, so all make the exchange, or none does. */
-    const bool moves = halo->pixels > 0 || channels;
-    if (moves)
-        halo->exchange = wf_mesh_exchange(have->mesh, &regions.from, &regions.to, dtype, WF_CHANNELS_LAST);
+    const wf_status status = make_halo(have, index_map, &regions, channels, dtype, halo);
     wf_pool_give_host(ctx, memory, bytes);
-    if (moves)
-        WF_NEED(halo->exchange);
+    return status;
+}
+
+wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_boundary *boundary,
+                            const wf_sharding *in, wf_shape y, wf_layout *layout)
+{
+    const wf_layout *given = &x->value->layout;
+    wf_sharding out;
+    for (int d = 0; d < call->index_map.nd; d++) {
+        call->index_map.in[d] = given->global.dim[2 + d];
+        call->index_map.out[d] = y.dim[2 + d];
+    }
+    wf_index_map_continue(&call->index_map, boundary);
+    WF_TRY(wf_sharding_outputs(in, &call->index_map, &out));
+    WF_TRY(wf_halo_make(in, &call->index_map, &out, NULL, x->value->dtype, &call->halo));
+    call->in = in->box;
+    call->out = out.box;
+    *layout = wf_sharding_layout(&out, given);
     return WF_OK;
 }
