@@ -175,9 +175,11 @@ static void act_chunk(const wf_epilogue *epilogue, int64_t n, const float *x, fl
 {
     const float slope = wf_epilogue_slope(epilogue);
     if (epilogue->act == WF_ACT_RELU)
+#pragma omp simd
         for (int64_t i = 0; i < n; i++)
             y[i] = clipped(x[i]);
     else
+#pragma omp simd
         for (int64_t i = 0; i < n; i++)
             y[i] = relu(x[i], slope);
 }
@@ -195,8 +197,9 @@ void wf_epilogue_apply(const wf_epilogue *epilogue, wf_order order, int64_t lo, 
         /* Noise is drawn for a chunk at a time and used while it is in the first-level cache; it never exists as an
          * array. */
         wf_cpu_normals(&epilogue->random, order, lo + at, n, noisy);
+#pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            noisy[i] = vm_fma(sd, noisy[i], x[at + i]);
+            noisy[i] = wf_fma(sd, noisy[i], x[at + i]);
         act_chunk(epilogue, n, noisy, y + at);
     }
 }

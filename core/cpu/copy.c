@@ -19,8 +19,7 @@ typedef struct tile {
             const source *const restrict s = (const source *)t->src + j * t->src_step1;                                \
             target *const restrict d = (target *)t->dst + j * t->dst_step1;                                            \
             if (t->src_step0 == 1 && t->dst_step0 == 1)                                                                \
-                for (int64_t i = 0; i < t->n0; i++)                                                                    \
-                    assign(d[i], s[i]);                                                                                \
+                _Pragma("omp simd") for (int64_t i = 0; i < t->n0; i++) assign(d[i], s[i]);                            \
             else                                                                                                       \
                 for (int64_t i = 0; i < t->n0; i++)                                                                    \
                     assign(d[i * t->dst_step0], s[i * t->src_step0]);                                                  \

@@ -29,6 +29,16 @@ static inline int64_t wf_cpu_turn(const wf_ctx *ctx, int64_t pieces)
     return ctx->progress && few < pieces ? few : pieces;
 }
 
+/* a b + c: rounded once where the processor does that, else twice. A call of fmaf would keep a loop from vectors. */
+static inline float wf_fma(float a, float b, float c)
+{
+#if defined(__FMA__) || defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 static inline int64_t wf_cpu_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;

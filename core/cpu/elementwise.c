@@ -55,11 +55,11 @@ WF_CPU_INLINE void combine(bool bf16, const combination *k, int64_t n, const voi
 {
     const float alpha = k->alpha, beta = k->beta;
     if (!b)
-        EACH(alpha * A, __builtin_fmaf(alpha, A, Y));
+        EACH(alpha * A, wf_fma(alpha, A, Y));
     else if (k->op == WF_BINARY_MUL)
-        EACH(alpha * A * B, __builtin_fmaf(alpha * A, B, Y));
+        EACH(alpha * A * B, wf_fma(alpha * A, B, Y));
     else
-        EACH(__builtin_fmaf(alpha, A, beta * B), Y + __builtin_fmaf(alpha, A, beta * B));
+        EACH(wf_fma(alpha, A, beta * B), Y + wf_fma(alpha, A, beta * B));
 }
 
 wf_status wf_cpu_binary(wf_ctx *ctx, const wf_binary_args *args)

@@ -4,50 +4,16 @@
 #include "core/cpu/group_impl.h"
 #include "core/cpu/simd_impl.h"
 
-#if defined(__FMA__)
-#include <immintrin.h>
-#endif
-
 enum { BLOCK = 4096, ROW_SEGMENTS = 32, ROW_FLUSH = 64 };
 
-/* Floats of one register: a vector wider than the processor's goes through memory. */
-#if defined(__AVX512F__)
-enum { WIDTH = 16 };
-#elif defined(__AVX__)
-enum { WIDTH = 8 };
-#else
-enum { WIDTH = 4 };
-#endif
-typedef float pack __attribute__((vector_size(4 * WIDTH)));
-typedef uint16_t pack_half __attribute__((vector_size(2 * WIDTH)));
-typedef uint32_t pack_word __attribute__((vector_size(4 * WIDTH)));
 typedef float four __attribute__((vector_size(16)));
-
-WF_CPU_INLINE pack pack_load(const float *from)
-{
-    pack v;
-    memcpy(&v, from, sizeof v);
-    return v;
-}
-
-/* a b + c */
-WF_CPU_INLINE pack pack_fma(pack a, pack b, pack c)
-{
-#if defined(__AVX512F__)
-    return vec_fma(a, b, c);
-#elif defined(__FMA__)
-    return _mm256_fmadd_ps(a, b, c);
-#else
-    return a * b + c;
-#endif
-}
 
 /* The sum of a pack, by halves: rows of few elements wait for it. */
 WF_CPU_INLINE double lanes(pack v)
 {
-    four f[WIDTH / 4];
+    four f[PACK / 4];
     memcpy(f, &v, sizeof v);
-    for (int n = WIDTH / 8; n > 0; n /= 2)
+    for (int n = PACK / 8; n > 0; n /= 2)
         for (int i = 0; i < n; i++)
             f[i] += f[i + n];
     return (f[0][0] + f[0][2]) + (f[0][1] + f[0][3]);
@@ -72,7 +38,7 @@ WF_CPU_INLINE pack first_of(int64_t n)
 /* The last elements [e, n), fewer than a pack; the others are 0. */
 WF_CPU_INLINE pack load_last(const void *a, bool bf16, int64_t e, int64_t n)
 {
-    float last[WIDTH] = {0};
+    float last[PACK] = {0};
 #if defined(__AVX512F__)
     if (!bf16)
         return vec_load_part((const float *)a + e, n - e);
@@ -86,10 +52,10 @@ WF_CPU_INLINE double sum_of(const void *x, bool bf16, int64_t n)
 {
     pack s[4] = {{0}};
     int64_t e = 0;
-    for (; e + 4 * WIDTH <= n; e += 4 * WIDTH)
+    for (; e + 4 * PACK <= n; e += 4 * PACK)
         for (int i = 0; i < 4; i++)
-            s[i] += load(x, bf16, e + WIDTH * i);
-    for (; e + WIDTH <= n; e += WIDTH)
+            s[i] += load(x, bf16, e + PACK * i);
+    for (; e + PACK <= n; e += PACK)
         s[0] += load(x, bf16, e);
     if (e < n)
         s[1] += load_last(x, bf16, e, n);
@@ -102,13 +68,13 @@ WF_CPU_INLINE void deviations_of(const void *x, bool bf16, int64_t n, float abou
     const pack m = about - (pack){0};
     pack s[4] = {{0}}, q[4] = {{0}};
     int64_t e = 0;
-    for (; e + 4 * WIDTH <= n; e += 4 * WIDTH)
+    for (; e + 4 * PACK <= n; e += 4 * PACK)
         for (int i = 0; i < 4; i++) {
-            const pack d = load(x, bf16, e + WIDTH * i) - m;
+            const pack d = load(x, bf16, e + PACK * i) - m;
             s[i] += d;
             q[i] = pack_fma(d, d, q[i]);
         }
-    for (; e + WIDTH <= n; e += WIDTH) {
+    for (; e + PACK <= n; e += PACK) {
         const pack d = load(x, bf16, e) - m;
         s[0] += d;
         q[0] = pack_fma(d, d, q[0]);
@@ -207,7 +173,7 @@ WF_CPU_INLINE void scale(bool bf16, const void *x, void *y, int64_t lo, int64_t 
 {
 #pragma omp simd
     for (int64_t e = lo; e < hi; e++)
-        wf_cpu_set(y, bf16, e, __builtin_fmaf(wf_cpu_at(x, bf16, e) - mean, inverse * gamma[e], beta[e]));
+        wf_cpu_set(y, bf16, e, wf_fma(wf_cpu_at(x, bf16, e) - mean, inverse * gamma[e], beta[e]));
 }
 
 static void run_moments(const runs_job *j, const void *x, int64_t lo, int64_t hi, double *mean, double *squares)
@@ -305,13 +271,13 @@ WF_CPU_INLINE void add_group(bool bf16, const void *x, const void *dy, int64_t l
         const pack m = mean - (pack){0};
         pack s[2] = {{0}}, q[2] = {{0}};
         int64_t e = at;
-        for (; e + 2 * WIDTH <= end; e += 2 * WIDTH)
+        for (; e + 2 * PACK <= end; e += 2 * PACK)
             for (int i = 0; i < 2; i++) {
-                const pack g = load(dy, bf16, e + WIDTH * i) * pack_load(gamma + e + WIDTH * i);
+                const pack g = load(dy, bf16, e + PACK * i) * pack_load(gamma + e + PACK * i);
                 s[i] += g;
-                q[i] = pack_fma(g, load(x, bf16, e + WIDTH * i) - m, q[i]);
+                q[i] = pack_fma(g, load(x, bf16, e + PACK * i) - m, q[i]);
             }
-        for (; e + WIDTH <= end; e += WIDTH) {
+        for (; e + PACK <= end; e += PACK) {
             const pack g = load(dy, bf16, e) * pack_load(gamma + e);
             s[0] += g;
             q[0] = pack_fma(g, load(x, bf16, e) - m, q[0]);
@@ -333,7 +299,7 @@ WF_CPU_INLINE void add_factors(bool bf16, const void *x, const void *dy, int64_t
 #pragma omp simd
     for (int64_t e = lo; e < hi; e++) {
         const float g = wf_cpu_at(dy, bf16, e);
-        dgamma[e] = __builtin_fmaf(g * inverse, wf_cpu_at(x, bf16, e) - mean, dgamma[e]);
+        dgamma[e] = wf_fma(g * inverse, wf_cpu_at(x, bf16, e) - mean, dgamma[e]);
         dbeta[e] += g;
     }
 }
@@ -343,8 +309,8 @@ WF_CPU_INLINE void give_dx(bool bf16, const void *x, const void *dy, void *dx, i
 {
 #pragma omp simd
     for (int64_t e = lo; e < hi; e++) {
-        const float back = __builtin_fmaf(of_x, wf_cpu_at(x, bf16, e) - mean, rest);
-        wf_cpu_set(dx, bf16, e, __builtin_fmaf(of_g * gamma[e], wf_cpu_at(dy, bf16, e), back));
+        const float back = wf_fma(of_x, wf_cpu_at(x, bf16, e) - mean, rest);
+        wf_cpu_set(dx, bf16, e, wf_fma(of_g * gamma[e], wf_cpu_at(dy, bf16, e), back));
     }
 }
 

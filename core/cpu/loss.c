@@ -1,33 +1,34 @@
 /* Losses over all elements, in f32 with sums in double; other types go through core/cpu/wide.c. */
-#include "core/cpu/cpu_impl.h"
+#include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
 
 /* The stable form: see core/ref/loss.c. */
-static float bce(float x, float t)
+WF_CPU_INLINE float bce(float x, float t)
 {
     return (x < 0.0F ? 0.0F : x) - x * t + vm_log1p_unit(vm_exp(-vm_abs(x)));
 }
 
-static float square(float x, float t)
+WF_CPU_INLINE float square(float x, float t)
 {
     return (x - t) * (x - t);
 }
 
-static float distance(float x, float t)
+WF_CPU_INLINE float distance(float x, float t)
 {
     return vm_abs(x - t);
 }
 
-/* Parts of fixed bounds, so that the number of threads does not show; t is read with step 0 where it is one value. */
+/* Parts of fixed bounds, so that the number of threads does not show. */
 enum { PART = 4096 };
 
 #define PART_SUM(value)                                                                                                \
     do {                                                                                                               \
         _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum +=                                  \
-            (double)value(x[i], t[i * step]);                                                                          \
+            (double)value(x[i], each ? t[i] : *t);                                                                     \
     } while (0)
 
-static double part_sum(wf_loss_kind kind, int64_t n, const float *x, const float *t, int64_t step)
+/* each: every element has a target; else *t is that of all. Inlined with a constant. */
+WF_CPU_INLINE double part_sum(wf_loss_kind kind, bool each, int64_t n, const float *x, const float *t)
 {
     double sum = 0;
     switch (kind) {
@@ -49,9 +50,8 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const wf_array *const x = args->x, *const target = args->target;
     if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || args->loss->dtype != WF_F32)
         return wf_wide_loss_forward(ctx, args);
-    const int64_t n = wf_array_count(x), parts = (n + PART - 1) / PART, step = wf_cpu_data(target) ? 1 : 0;
-    const float constant = (float)args->value, *const in = x->data;
-    const float *const t = step ? target->data : &constant;
+    const int64_t n = wf_array_count(x), parts = (n + PART - 1) / PART;
+    const float constant = (float)args->value, *const in = x->data, *const t = wf_cpu_data(target);
     const size_t bytes = (size_t)parts * sizeof(double);
     void *work = NULL;
     double total = 0;
@@ -60,8 +60,11 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
      * threads. */
     double *const part = work;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * n)) schedule(static)
-    for (int64_t p = 0; p < parts; p++)
-        part[p] = part_sum(args->kind, wf_cpu_min(PART, n - p * PART), in + p * PART, t + p * PART * step, step);
+    for (int64_t p = 0; p < parts; p++) {
+        const int64_t at = p * PART, size = wf_cpu_min(PART, n - at);
+        part[p] = t ? part_sum(args->kind, true, size, in + at, t + at)
+                    : part_sum(args->kind, false, size, in + at, &constant);
+    }
     for (int64_t p = 0; p < parts; p++)
         total += part[p];
     *(float *)args->loss->data = (float)(args->scale * total);
@@ -71,15 +74,15 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 
 #define EACH(derivative)                                                                                               \
     do {                                                                                                               \
-        _Pragma("omp parallel for simd num_threads(team) schedule(static)") for (int64_t i = 0; i < n; i++)            \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                            \
         {                                                                                                              \
-            const float v = x[i], u = t[i * step];                                                                     \
+            const float v = x[i], u = each ? t[i] : *t;                                                                \
             dx[i] = up * (derivative);                                                                                 \
         }                                                                                                              \
     } while (0)
 
-static void backward(wf_loss_kind kind, int team, int64_t n, float up, const float *x, const float *t, int64_t step,
-                     float *dx)
+WF_CPU_INLINE void backward(wf_loss_kind kind, bool each, int64_t n, float up, const float *x, const float *t,
+                            float *dx)
 {
     switch (kind) {
     case WF_LOSS_BCE_LOGITS:
@@ -99,9 +102,17 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     const wf_array *const x = args->x, *const target = args->target;
     if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || args->dloss->dtype != WF_F32 || args->dx->dtype != WF_F32)
         return wf_wide_loss_backward(ctx, args);
-    const int64_t n = wf_array_count(x), step = wf_cpu_data(target) ? 1 : 0;
+    const int64_t n = wf_array_count(x);
     const float constant = (float)args->value, up = (float)(*(const float *)args->dloss->data * args->scale);
-    const float *const t = step ? target->data : &constant;
-    backward(args->kind, wf_cpu_team(ctx, n), n, up, x->data, t, step, args->dx->data);
+    const float *const in = x->data, *const t = wf_cpu_data(target);
+    float *const out = args->dx->data;
+#pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
+    for (int64_t at = 0; at < n; at += PART) {
+        const int64_t size = wf_cpu_min(PART, n - at);
+        if (t)
+            backward(args->kind, true, size, up, in + at, t + at, out + at);
+        else
+            backward(args->kind, false, size, up, in + at, &constant, out + at);
+    }
     return WF_OK;
 }

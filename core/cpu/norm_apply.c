@@ -171,7 +171,7 @@ WF_CPU_INLINE void affine(bool bf16, const run *p, int64_t n)
     const float *const mean = p->k[0], *const scale = p->k[1], *const beta = p->k[2], slope = p->slope;
     const void *const x = p->x;
     void *const out = p->out;
-    PIECE(__builtin_fmaf(wf_cpu_at(x, bf16, e) - mean[e], scale[e], beta[e]));
+    PIECE(wf_fma(wf_cpu_at(x, bf16, e) - mean[e], scale[e], beta[e]));
 }
 FORMS(affine)
 
@@ -180,7 +180,7 @@ WF_CPU_INLINE void affine_add(bool bf16, const run *p, int64_t n)
     const float *const mean = p->k[0], *const scale = p->k[1], *const beta = p->k[2], slope = p->slope;
     const void *const x = p->x, *const residual = p->residual;
     void *const out = p->out;
-    PIECE(__builtin_fmaf(wf_cpu_at(x, bf16, e) - mean[e], scale[e], beta[e]) + wf_cpu_at(residual, bf16, e));
+    PIECE(wf_fma(wf_cpu_at(x, bf16, e) - mean[e], scale[e], beta[e]) + wf_cpu_at(residual, bf16, e));
 }
 FORMS(affine_add)
 
@@ -247,22 +247,22 @@ WF_CPU_INLINE void backward(bool bf16, const run *p, int64_t n)
 #pragma omp simd
         for (int64_t e = 0; e < n; e++) {
             const float g = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
-            wf_cpu_set(out, bf16, e, __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], d, rest[e])));
+            wf_cpu_set(out, bf16, e, wf_fma(of_g[e], g, wf_fma(of_x[e], d, rest[e])));
         }
     else if (!y)
 #pragma omp simd
         for (int64_t e = 0; e < n; e++) {
             const float v = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
             /* The input of the activation has the sign of y; of_g is forward's scale. */
-            const float g = __builtin_fmaf(d, of_g[e], beta[e]) <= 0.0F ? slope * v : v;
-            wf_cpu_set(out, bf16, e, __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], d, rest[e])));
+            const float g = wf_fma(d, of_g[e], beta[e]) <= 0.0F ? slope * v : v;
+            wf_cpu_set(out, bf16, e, wf_fma(of_g[e], g, wf_fma(of_x[e], d, rest[e])));
         }
     else
 #pragma omp simd
         for (int64_t e = 0; e < n; e++) {
             const float v = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
             const float g = wf_cpu_at(y, bf16, e) <= 0.0F ? slope * v : v;
-            wf_cpu_set(out, bf16, e, __builtin_fmaf(of_g[e], g, __builtin_fmaf(of_x[e], d, rest[e])));
+            wf_cpu_set(out, bf16, e, wf_fma(of_g[e], g, wf_fma(of_x[e], d, rest[e])));
         }
 }
 FORMS(backward)

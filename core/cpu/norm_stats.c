@@ -32,7 +32,7 @@ WF_CPU_INLINE void add_deviations(bool bf16, int64_t n, int64_t w, const void *r
             const float m = mean[e], a = wf_cpu_at(x, bf16, p + e) - m, b = wf_cpu_at(x, bf16, q + e) - m;
             const float c = wf_cpu_at(x, bf16, s + e) - m, d = wf_cpu_at(x, bf16, t + e) - m;
             sum[e] += (a + b) + (c + d);
-            squares[e] += __builtin_fmaf(a, a, b * b) + __builtin_fmaf(c, c, d * d);
+            squares[e] += wf_fma(a, a, b * b) + wf_fma(c, c, d * d);
         }
     }
     for (; r < n; r++)
@@ -40,7 +40,7 @@ WF_CPU_INLINE void add_deviations(bool bf16, int64_t n, int64_t w, const void *r
         for (int64_t e = 0; e < w; e++) {
             const float a = wf_cpu_at(x, bf16, r * w + e) - mean[e];
             sum[e] += a;
-            squares[e] = __builtin_fmaf(a, a, squares[e]);
+            squares[e] = wf_fma(a, a, squares[e]);
         }
 }
 

@@ -39,7 +39,7 @@ typedef struct row_block {
                 keep(r0 + e, g0);                                                                                      \
                 keep(r1 + e, g1);                                                                                      \
                 g[e] += g0 + g1;                                                                                       \
-                gx[e] += __builtin_fmaf(g0, x0 - mean[e], g1 * (x1 - mean[e]));                                        \
+                gx[e] += wf_fma(g0, x0 - mean[e], g1 * (x1 - mean[e]));                                                \
             }                                                                                                          \
         }                                                                                                              \
         for (; r < n; r++) {                                                                                           \
@@ -49,7 +49,7 @@ typedef struct row_block {
                 const float g0 = gradient(r0 + e, e);                                                                  \
                 keep(r0 + e, g0);                                                                                      \
                 g[e] += g0;                                                                                            \
-                gx[e] = __builtin_fmaf(g0, wf_cpu_at(x, bf16, r0 + e) - mean[e], gx[e]);                               \
+                gx[e] = wf_fma(g0, wf_cpu_at(x, bf16, r0 + e) - mean[e], gx[e]);                                       \
             }                                                                                                          \
         }                                                                                                              \
     } while (0)
@@ -57,7 +57,7 @@ typedef struct row_block {
 #define THROUGH(at, e)  through(wf_cpu_at(dy, bf16, (at)), wf_cpu_at(y, bf16, (at)), slope)
 /* The value whose sign y has, in forward's operations. */
 #define OF_X(at, e)                                                                                                    \
-    through(wf_cpu_at(dy, bf16, (at)), __builtin_fmaf(wf_cpu_at(x, bf16, (at)) - mean[e], scale[e], beta[e]), slope)
+    through(wf_cpu_at(dy, bf16, (at)), wf_fma(wf_cpu_at(x, bf16, (at)) - mean[e], scale[e], beta[e]), slope)
 #define FORGET(at, v)
 #define KEEP(at, v) wf_cpu_set(kept, bf16, (at), (v))
 

@@ -59,63 +59,80 @@ static inline float sgd_move(const hyper32 *h, float g, float p)
 static inline float momentum_move(const hyper32 *h, float of_m, float of_g, float g, float p, float *m)
 {
     const float step = prepared(h, g) + h->decay * p;
-    *m = __builtin_fmaf(h->momentum, *m, step);
-    return h->lr * __builtin_fmaf(of_m, *m, of_g * step);
+    *m = wf_fma(h->momentum, *m, step);
+    return h->lr * wf_fma(of_m, *m, of_g * step);
 }
 
 static inline float adam_move(const hyper32 *h, float gradient, float p, float *m, float *v)
 {
-    const float g = __builtin_fmaf(h->decay, p, prepared(h, gradient));
-    *m = __builtin_fmaf(h->beta1, *m, h->rest1 * g);
-    *v = __builtin_fmaf(h->beta2, *v, h->rest2 * g * g);
-    return __builtin_fmaf(h->shrink, p, h->step * *m / __builtin_fmaf(sqrtf(*v), h->root, h->eps));
+    const float g = wf_fma(h->decay, p, prepared(h, gradient));
+    *m = wf_fma(h->beta1, *m, h->rest1 * g);
+    *v = wf_fma(h->beta2, *v, h->rest2 * g * g);
+    return wf_fma(h->shrink, p, h->step * *m / wf_fma(sqrtf(*v), h->root, h->eps));
 }
 
 static inline float rmsprop_move(const hyper32 *h, float gradient, float p, float *v)
 {
-    const float g = __builtin_fmaf(h->decay, p, prepared(h, gradient));
-    *v = __builtin_fmaf(h->alpha, *v, h->rest * g * g);
+    const float g = wf_fma(h->decay, p, prepared(h, gradient));
+    *v = wf_fma(h->alpha, *v, h->rest * g * g);
     return h->lr * g / (sqrtf(*v) + h->eps);
 }
 
 static void sgd(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict direction)
 {
-    for (int64_t i = 0; i < n && !direction; i++)
-        p[i] -= sgd_move(&h, g[i], p[i]);
-    for (int64_t i = 0; i < n && direction; i++)
-        direction[i] = sgd_move(&h, g[i], p[i]);
+    if (!direction)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            p[i] -= sgd_move(&h, g[i], p[i]);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            direction[i] = sgd_move(&h, g[i], p[i]);
 }
 
 static void sgd_momentum(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict m,
                          float *restrict direction)
 {
     const float of_m = h.nesterov ? h.momentum : 1.0F, of_g = h.nesterov ? 1.0F : 0.0F;
-    for (int64_t i = 0; i < n && !direction; i++)
-        p[i] -= momentum_move(&h, of_m, of_g, g[i], p[i], &m[i]);
-    for (int64_t i = 0; i < n && direction; i++)
-        direction[i] = momentum_move(&h, of_m, of_g, g[i], p[i], &m[i]);
+    if (!direction)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            p[i] -= momentum_move(&h, of_m, of_g, g[i], p[i], &m[i]);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            direction[i] = momentum_move(&h, of_m, of_g, g[i], p[i], &m[i]);
 }
 
 static void adam(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict m,
                  float *restrict v, float *restrict direction)
 {
-    for (int64_t i = 0; i < n && !direction; i++)
-        p[i] -= adam_move(&h, g[i], p[i], &m[i], &v[i]);
-    for (int64_t i = 0; i < n && direction; i++)
-        direction[i] = adam_move(&h, g[i], p[i], &m[i], &v[i]);
+    if (!direction)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            p[i] -= adam_move(&h, g[i], p[i], &m[i], &v[i]);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            direction[i] = adam_move(&h, g[i], p[i], &m[i], &v[i]);
 }
 
 static void rmsprop(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict v,
                     float *restrict direction)
 {
-    for (int64_t i = 0; i < n && !direction; i++)
-        p[i] -= rmsprop_move(&h, g[i], p[i], &v[i]);
-    for (int64_t i = 0; i < n && direction; i++)
-        direction[i] = rmsprop_move(&h, g[i], p[i], &v[i]);
+    if (!direction)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            p[i] -= rmsprop_move(&h, g[i], p[i], &v[i]);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            direction[i] = rmsprop_move(&h, g[i], p[i], &v[i]);
 }
 
 static void trust(const hyper32 h, int64_t n, const float *restrict direction, float *restrict p)
 {
+#pragma omp simd
     for (int64_t i = 0; i < n; i++)
         p[i] -= h.step * direction[i];
 }

@@ -173,6 +173,7 @@ static void average_window(const windows *w, const window *v, const wf_array *x,
         y[i] = 0;
     for (int64_t k = 0; k < v->count; k++, tap_next(w, v, &t)) {
         const float *const restrict in = wf_cpu_read(x, (image + t.pixel) * w->c + first, c, room);
+#pragma omp simd
         for (int64_t i = 0; i < c; i++)
             y[i] += in[i];
     }
@@ -218,14 +219,18 @@ wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 static void max_spread(int64_t c, int32_t pixel, const float *restrict dy, const int32_t *restrict index,
                        float *restrict dx)
 {
-    for (int64_t i = 0; i < c; i++)
-        dx[i] += index[i] == pixel ? dy[i] : 0.0F;
+#pragma omp simd
+    for (int64_t i = 0; i < c; i++) {
+        const float given = dy[i];
+        dx[i] += index[i] == pixel ? given : 0.0F;
+    }
 }
 
 static void average_spread(int64_t c, float scale, const float *restrict dy, float *restrict dx)
 {
+#pragma omp simd
     for (int64_t i = 0; i < c; i++)
-        dx[i] = __builtin_fmaf(dy[i], scale, dx[i]);
+        dx[i] = wf_fma(dy[i], scale, dx[i]);
 }
 
 /* One output pixel, of which dy's first element is `from`; `out` is the gradient of its sample. */

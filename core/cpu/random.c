@@ -1,5 +1,5 @@
-/* Philox blocks sixteen at a time, and what is made of them. The numbers are those of core/ref/random.c, up to the
- * rounding of logarithm, sine and cosine in f32; uniform ones are equal. */
+/* Philox blocks as many at a time as a register holds, and what is made of them. The numbers are those of
+ * core/ref/random.c, up to the rounding of logarithm, sine and cosine in f32; uniform ones are equal. */
 #include "core/cpu/cpu_impl.h"
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/simd_impl.h"
@@ -8,8 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#define LANES 16
-#define GROUP (4 * LANES)
+enum { GROUP = 4 * PACK };
 
 typedef struct stream_key {
     uint32_t k0, k1, i0, i1;
@@ -23,24 +22,27 @@ static stream_key key_of(const wf_random *random)
 }
 
 /* gcc keeps the widening products of a plain loop scalar: hence vectors by hand. */
-static inline void multiply(const vec_word *a, uint32_t by, vec_word *low, vec_word *high)
+static inline void multiply(const pack_word *a, uint32_t by, pack_word *low, pack_word *high)
 {
-    const vec_pair upper = (vec_pair){0} + 0xffffffff00000000U, factor = (vec_pair){0} + by;
-    const vec_pair even = vec_multiply((vec_pair)*a, factor), odd = vec_multiply((vec_pair)*a >> 32, factor);
-    *low = *a * by;
-    *high = (vec_word)((even >> 32) | (odd & upper));
+    const pack_pair upper = (pack_pair){0} + 0xffffffff00000000U, factor = (pack_pair){0} + by;
+    const pack_pair even = pack_multiply((pack_pair)*a, factor), odd = pack_multiply((pack_pair)*a >> 32, factor);
+    /* Both halves are of the same products: one of 32 bits takes two instructions with AVX2 and six without. */
+    *low = (pack_word)((even & ~upper) | (odd << 32));
+    *high = (pack_word)((even >> 32) | (odd & upper));
 }
 
-/* wf_philox_rounds on the blocks `counter` to `counter` + LANES. */
-static inline void blocks(stream_key key, uint64_t counter, vec_word c[4])
+/* wf_philox_rounds on the blocks `counter` to `counter` + PACK. */
+static inline void blocks(stream_key key, uint64_t counter, pack_word c[4])
 {
-    const vec_word lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vec_word low0, high0, low1, high1;
+    static const uint32_t number[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    pack_word lane;
+    pack_word low0, high0, low1, high1;
+    memcpy(&lane, number, sizeof lane);
     c[0] = lane + (uint32_t)counter;
     /* The carry: a comparison of vectors is -1 where the low word wrapped. */
-    c[1] = (vec_word){0} + (uint32_t)(counter >> 32) - (vec_word)(c[0] < lane);
-    c[2] = (vec_word){0} + key.i0;
-    c[3] = (vec_word){0} + key.i1;
+    c[1] = (pack_word){0} + (uint32_t)(counter >> 32) - (pack_word)(c[0] < lane);
+    c[2] = (pack_word){0} + key.i0;
+    c[3] = (pack_word){0} + key.i1;
     for (int round = 0; round < 10; round++) {
         multiply(&c[0], 0xD2511F53U, &low0, &high0);
         multiply(&c[2], 0xCD9E8D57U, &low1, &high1);
@@ -52,73 +54,94 @@ static inline void blocks(stream_key key, uint64_t counter, vec_word c[4])
 }
 
 /* (word >> 8) + add in units of 2^-24: exact. */
-static inline vec unit(vec_word word, int32_t add)
+static inline pack unit(pack_word word, int32_t add)
 {
-    return __builtin_convertvector((vec_mask)(word >> 8) + add, vec) * vec_of(0x1p-24F);
+    return __builtin_convertvector((pack_mask)(word >> 8) + add, pack) * pack_of(0x1p-24F);
 }
 
 /* The natural logarithm of positive normal numbers: x = 2^e m, m about 1; log m = 2 atanh((m - 1) / (m + 1)). */
-static inline vec log_of(vec x)
+static inline pack log_of(pack x)
 {
-    const vec_word root_half = (vec_word){0} + 0x3f3504f3U, shifted = (vec_word)x - root_half;
-    const vec e = __builtin_convertvector((vec_mask)shifted >> 23, vec);
-    const vec m = (vec)((shifted & 0x007fffffU) + root_half), one = vec_of(1.0F), z = (m - one) / (m + one), zz = z * z;
+    const pack_word root_half = (pack_word){0} + 0x3f3504f3U, shifted = (pack_word)x - root_half;
+    const pack e = __builtin_convertvector((pack_mask)shifted >> 23, pack);
+    const pack m = (pack)((shifted & 0x007fffffU) + root_half), one = pack_of(1.0F), z = (m - one) / (m + one),
+               zz = z * z;
     /* Coefficients of a minimax fit of the series 2/3, 2/5, 2/7, 2/9. */
-    vec p = vec_of(2.358498275e-01F);
-    p = vec_fma(p, zz, vec_of(2.853716910e-01F));
-    p = vec_fma(p, zz, vec_of(4.000033736e-01F));
-    p = vec_fma(p, zz, vec_of(6.666666269e-01F));
-    const vec tail = vec_fma(p * zz, z, e * vec_of(-1.90465421e-9F));
-    return vec_fma(e, vec_of(0.693147182F), z + z + tail);
+    pack p = pack_of(2.358498275e-01F);
+    p = pack_fma(p, zz, pack_of(2.853716910e-01F));
+    p = pack_fma(p, zz, pack_of(4.000033736e-01F));
+    p = pack_fma(p, zz, pack_of(6.666666269e-01F));
+    const pack tail = pack_fma(p * zz, z, e * pack_of(-1.90465421e-9F));
+    return pack_fma(e, pack_of(0.693147182F), z + z + tail);
 }
 
 /* Sine and cosine of u turns, u in [0, 1): quadrant q and the rest t, |t| <= 1/8. */
-static inline void turn_of(vec u, vec *sine, vec *cosine)
+static inline void turn_of(pack u, pack *sine, pack *cosine)
 {
-    const vec magic = vec_of(12582912.0F); /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
-    const vec q = vec_fma(u, vec_of(4.0F), magic), t = vec_fma(q - magic, vec_of(-0.25F), u), tt = t * t;
-    const vec_word quadrant = (vec_word)q;
+    const pack magic = pack_of(12582912.0F); /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
+    const pack q = pack_fma(u, pack_of(4.0F), magic), t = pack_fma(q - magic, pack_of(-0.25F), u), tt = t * t;
+    const pack_word quadrant = (pack_word)q;
     /* Fits of sin and cos of 2 pi t on |t| <= 1/8. */
-    vec s = vec_of(4.147207260e+01F), c = vec_of(5.921887589e+01F);
-    s = vec_fma(s, tt, vec_of(-7.669784546e+01F));
-    s = vec_fma(s, tt, vec_of(8.160520172e+01F));
-    s = vec_fma(s, tt, vec_of(-4.134170151e+01F));
-    s = vec_fma(s, tt, vec_of(6.283185482e+00F)) * t;
-    c = vec_fma(c, tt, vec_of(-8.544281006e+01F));
-    c = vec_fma(c, tt, vec_of(6.493931580e+01F));
-    c = vec_fma(c, tt, vec_of(-1.973920822e+01F));
-    c = vec_fma(c, tt, vec_of(1.0F));
-    const vec_word odd = (vec_word){0} - (quadrant & 1U);
-    const vec_word bs = (vec_word)s, bc = (vec_word)c;
+    pack s = pack_of(4.147207260e+01F), c = pack_of(5.921887589e+01F);
+    s = pack_fma(s, tt, pack_of(-7.669784546e+01F));
+    s = pack_fma(s, tt, pack_of(8.160520172e+01F));
+    s = pack_fma(s, tt, pack_of(-4.134170151e+01F));
+    s = pack_fma(s, tt, pack_of(6.283185482e+00F)) * t;
+    c = pack_fma(c, tt, pack_of(-8.544281006e+01F));
+    c = pack_fma(c, tt, pack_of(6.493931580e+01F));
+    c = pack_fma(c, tt, pack_of(-1.973920822e+01F));
+    c = pack_fma(c, tt, pack_of(1.0F));
+    const pack_word odd = (pack_word){0} - (quadrant & 1U);
+    const pack_word bs = (pack_word)s, bc = (pack_word)c;
     /* Odd quadrants swap sine and cosine; bit 1 of the quadrant, moved to the sign bit, negates. */
-    *sine = (vec)(((bs & ~odd) | (bc & odd)) ^ ((quadrant & 2U) << 30));
-    *cosine = (vec)(((bc & ~odd) | (bs & odd)) ^ (((quadrant + 1U) & 2U) << 30));
+    *sine = (pack)(((bs & ~odd) | (bc & odd)) ^ ((quadrant & 2U) << 30));
+    *cosine = (pack)(((bc & ~odd) | (bs & odd)) ^ (((quadrant + 1U) & 2U) << 30));
 }
 
-/* out[4 l + k] = value[k][l] */
-static inline void interleave(const vec value[4], float *out)
-{
+/* out[4 l + k] = value[k][l]. ZIP and TWO interleave the floats and the pairs of two registers: of 16 floats in the
+ * order of the result, of 8 by halves, which are then put in order. */
+#if defined(__AVX512F__)
 #define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
 #define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 #define TWO_LOW(a, b)  __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)
 #define TWO_HIGH(a, b) __builtin_shufflevector(a, b, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31)
-    const vec low01 = ZIP_LOW(value[0], value[1]), low23 = ZIP_LOW(value[2], value[3]);
-    const vec high01 = ZIP_HIGH(value[0], value[1]), high23 = ZIP_HIGH(value[2], value[3]);
-    vec_store(out, TWO_LOW(low01, low23));
-    vec_store(out + 16, TWO_HIGH(low01, low23));
-    vec_store(out + 32, TWO_LOW(high01, high23));
-    vec_store(out + 48, TWO_HIGH(high01, high23));
-#undef ZIP_LOW
-#undef ZIP_HIGH
-#undef TWO_LOW
-#undef TWO_HIGH
+#elif defined(__AVX__)
+#define ZIP_LOW(a, b)   __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define ZIP_HIGH(a, b)  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define TWO_LOW(a, b)   __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define TWO_HIGH(a, b)  __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define HALF_LOW(a, b)  __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define HALF_HIGH(a, b) __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+#else
+#define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#define TWO_LOW(a, b)  __builtin_shufflevector(a, b, 0, 1, 4, 5)
+#define TWO_HIGH(a, b) __builtin_shufflevector(a, b, 2, 3, 6, 7)
+#endif
+static inline void interleave(const pack value[4], float *out)
+{
+    const pack low01 = ZIP_LOW(value[0], value[1]), low23 = ZIP_LOW(value[2], value[3]);
+    const pack high01 = ZIP_HIGH(value[0], value[1]), high23 = ZIP_HIGH(value[2], value[3]);
+    const pack a = TWO_LOW(low01, low23), b = TWO_HIGH(low01, low23);
+    const pack c = TWO_LOW(high01, high23), d = TWO_HIGH(high01, high23);
+#if defined(HALF_LOW)
+    pack_store(out, HALF_LOW(a, b));
+    pack_store(out + PACK, HALF_LOW(c, d));
+    pack_store(out + 2 * PACK, HALF_HIGH(a, b));
+    pack_store(out + 3 * PACK, HALF_HIGH(c, d));
+#else
+    pack_store(out, a);
+    pack_store(out + PACK, b);
+    pack_store(out + 2 * PACK, c);
+    pack_store(out + 3 * PACK, d);
+#endif
 }
 
 /* Values 4 * counter to 4 * counter + GROUP of the stream. */
 static void group_uniform(stream_key key, uint64_t counter, float *out)
 {
-    vec_word word[4];
-    vec value[4];
+    pack_word word[4];
+    pack value[4];
     blocks(key, counter, word);
     for (int k = 0; k < 4; k++)
         value[k] = unit(word[k], 0);
@@ -127,12 +150,12 @@ static void group_uniform(stream_key key, uint64_t counter, float *out)
 
 static void group_normal(stream_key key, uint64_t counter, float *out)
 {
-    vec_word word[4];
-    vec value[4];
+    pack_word word[4];
+    pack value[4];
     blocks(key, counter, word);
     for (int k = 0; k < 4; k += 2) {
-        const vec radius = vec_sqrt(vec_of(-2.0F) * log_of(unit(word[k], 1)));
-        vec sine, cosine;
+        const pack radius = pack_sqrt(pack_of(-2.0F) * log_of(unit(word[k], 1)));
+        pack sine, cosine;
         turn_of(unit(word[k + 1], 0), &sine, &cosine);
         value[k] = radius * cosine;
         value[k + 1] = radius * sine;
@@ -222,8 +245,11 @@ wf_status wf_cpu_dropout(wf_ctx *ctx, double rate, const wf_random *random, cons
         const float *const in = wf_cpu_read(x, at, n, wide);
         float *const out = wf_cpu_place(y, at, n, false, made);
         draw(WF_UNIFORM, random, y->order, at, n, u);
-        for (int64_t i = 0; i < n; i++)
-            out[i] = u[i] < threshold ? 0.0F : in[i] * keep;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+            const float kept = in[i] * keep;
+            out[i] = u[i] < threshold ? 0.0F : kept;
+        }
         wf_cpu_put(y, at, n, out);
     }
     return WF_OK;

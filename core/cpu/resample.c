@@ -50,8 +50,9 @@ static row make_row(const wf_resample_geom *geom, const grid *g, int64_t r)
 
 static void add_scaled(int64_t c, float weight, const float *restrict from, float *restrict to)
 {
+#pragma omp simd
     for (int64_t i = 0; i < c; i++)
-        to[i] = __builtin_fmaf(weight, from[i], to[i]);
+        to[i] = wf_fma(weight, from[i], to[i]);
 }
 
 /* The inputs that pixel p of a row of outputs reads, of a sample, and their weights. */

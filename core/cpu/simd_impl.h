@@ -1,11 +1,12 @@
-/* Sixteen floats at once. Without AVX-512 the compiler makes them of narrower vectors. */
+/* Vectors: `vec` of sixteen floats, which compilers make of narrower ones where the processor has no AVX-512, but keep
+ * in memory there; and `pack` of as many floats as one register has. */
 #ifndef WF_CORE_CPU_SIMD_IMPL_H
 #define WF_CORE_CPU_SIMD_IMPL_H
 
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -14,18 +15,7 @@
 
 typedef float vec __attribute__((vector_size(64)));
 typedef int32_t vec_mask __attribute__((vector_size(64)));
-typedef uint64_t vec_pair __attribute__((vector_size(64)));
 typedef uint32_t vec_word __attribute__((vector_size(64)));
-
-/* The products of the low halves. */
-static inline vec_pair vec_multiply(vec_pair a, vec_pair b)
-{
-#if defined(__AVX512F__)
-    return (vec_pair)_mm512_mul_epu32((__m512i)a, (__m512i)b);
-#else
-    return (a & 0xffffffffU) * (b & 0xffffffffU);
-#endif
-}
 
 static inline vec vec_load(const float *p)
 {
@@ -80,17 +70,6 @@ static inline vec vec_scaled(float a, vec b, vec c)
     return vec_fma(vec_of(a), b, c);
 }
 
-static inline vec vec_sqrt(vec v)
-{
-#if defined(__AVX512F__)
-    return (vec)_mm512_sqrt_ps((__m512)v);
-#else
-    for (int i = 0; i < 16; i++)
-        v[i] = __builtin_sqrtf(v[i]);
-    return v;
-#endif
-}
-
 typedef uint16_t vec_half __attribute__((vector_size(32)));
 
 /* Sixteen bf16. */
@@ -108,6 +87,78 @@ static inline void vec_store_bf16(uint16_t *to, vec v)
     const vec_word nan = (vec_word)((bits & 0x7fffffff) > 0x7f800000);
     const vec_half h = __builtin_convertvector((quiet & nan) | (rounded & ~nan), vec_half);
     memcpy(to, &h, sizeof h);
+}
+
+/* Floats of one register. */
+#if defined(__AVX512F__)
+enum { PACK = 16 };
+#elif defined(__AVX__)
+enum { PACK = 8 };
+#else
+enum { PACK = 4 };
+#endif
+typedef float pack __attribute__((vector_size(4 * PACK)));
+typedef int32_t pack_mask __attribute__((vector_size(4 * PACK)));
+typedef uint32_t pack_word __attribute__((vector_size(4 * PACK)));
+typedef uint64_t pack_pair __attribute__((vector_size(4 * PACK)));
+typedef uint16_t pack_half __attribute__((vector_size(2 * PACK)));
+
+static inline pack pack_load(const float *p)
+{
+    pack v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void pack_store(float *p, pack v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+static inline pack pack_of(float x)
+{
+    return x - (pack){0};
+}
+
+/* a b + c. ISO C has gcc round the product, so fused multiplication must be asked for. */
+static inline pack pack_fma(pack a, pack b, pack c)
+{
+#if defined(__AVX512F__)
+    return (pack)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (pack)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline pack pack_sqrt(pack v)
+{
+#if defined(__AVX512F__)
+    return (pack)_mm512_sqrt_ps((__m512)v);
+#elif defined(__AVX__)
+    return (pack)_mm256_sqrt_ps((__m256)v);
+#elif defined(__SSE2__)
+    return (pack)_mm_sqrt_ps((__m128)v);
+#else
+    for (int i = 0; i < PACK; i++)
+        v[i] = __builtin_sqrtf(v[i]);
+    return v;
+#endif
+}
+
+/* The products of the low halves. */
+static inline pack_pair pack_multiply(pack_pair a, pack_pair b)
+{
+#if defined(__AVX512F__)
+    return (pack_pair)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (pack_pair)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__) && !defined(__AVX__)
+    return (pack_pair)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#else
+    return (a & 0xffffffffU) * (b & 0xffffffffU);
+#endif
 }
 
 /* v where it is not negative, slope v where it is. */

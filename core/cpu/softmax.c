@@ -1,19 +1,18 @@
 /* Softmax over rows of contiguous channels. Sums are f32 within a row, in the order of the vector lanes: a row belongs
  * to one thread. */
-#include "core/cpu/cpu_impl.h"
+#include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
 
 #include <math.h>
 
-static void forward_row(bool logarithm, int64_t c, const float *x, float *y)
+/* Inlined with a constant `logarithm`: a loop that asks for it is no loop of vectors. */
+WF_CPU_INLINE void forward_row(bool logarithm, int64_t c, const float *x, float *y)
 {
-    float most = x[0], sum = 0;
-    bool numbers = true;
-    for (int64_t j = 0; j < c; j++) {
+    /* NaN is no maximum, but makes the sum NaN, and that all of the row. */
+    float most = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t j = 0; j < c; j++)
         most = x[j] > most ? x[j] : most;
-        numbers = numbers && x[j] == x[j];
-    }
-    most = numbers ? most : NAN;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < c; j++) {
         const float e = vm_exp(x[j] - most);
@@ -22,6 +21,7 @@ static void forward_row(bool logarithm, int64_t c, const float *x, float *y)
         y[j] = logarithm ? x[j] - most : e;
     }
     const float scale = 1.0F / sum, log_sum = logf(sum);
+#pragma omp simd
     for (int64_t j = 0; j < c; j++)
         y[j] = logarithm ? y[j] - log_sum : y[j] * scale;
 }
@@ -33,6 +33,7 @@ static void backward_row(bool logarithm, int64_t c, const float *y, const float 
 #pragma omp simd reduction(+ : sum)
         for (int64_t j = 0; j < c; j++)
             sum += dy[j];
+#pragma omp simd
         for (int64_t j = 0; j < c; j++)
             dx[j] = dy[j] - vm_exp(y[j]) * sum;
         return;
@@ -40,6 +41,7 @@ static void backward_row(bool logarithm, int64_t c, const float *y, const float 
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = 0; j < c; j++)
         sum += dy[j] * y[j];
+#pragma omp simd
     for (int64_t j = 0; j < c; j++)
         dx[j] = y[j] * (dy[j] - sum);
 }
@@ -54,8 +56,10 @@ wf_status wf_cpu_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x,
     float *const out = y->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)
     for (int64_t r = 0; r < rows; r++)
-        if (c > 0)
-            forward_row(logarithm, c, in + r * c, out + r * c);
+        if (c > 0 && logarithm)
+            forward_row(true, c, in + r * c, out + r * c);
+        else if (c > 0)
+            forward_row(false, c, in + r * c, out + r * c);
     return WF_OK;
 }
 

@@ -3,6 +3,8 @@
 #ifndef WF_CORE_CPU_VMATH_IMPL_H
 #define WF_CORE_CPU_VMATH_IMPL_H
 
+#include "core/cpu/cpu_impl.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -20,11 +22,6 @@ static inline uint32_t vm_bits(float f)
     return bits;
 }
 
-static inline float vm_fma(float a, float b, float c)
-{
-    return __builtin_fmaf(a, b, c);
-}
-
 static inline float vm_abs(float x)
 {
     return vm_float(vm_bits(x) & 0x7fffffffU);
@@ -39,20 +36,25 @@ static inline float vm_sign(float magnitude, float sign)
 static inline float vm_exp_reduce(float x, int32_t *n)
 {
     const float magic = 12582912.0F; /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
-    const float t = vm_fma(x, 1.44269504F, magic), whole = t - magic;
+    const float t = wf_fma(x, 1.44269504F, magic), whole = t - magic;
     *n = (int32_t)(vm_bits(t) - 0x4b400000U);
-    return vm_fma(whole, 1.42860677e-6F, vm_fma(whole, -0.693148613F, x));
+#if defined(__FMA__) || defined(__FP_FAST_FMAF)
+    return wf_fma(whole, 1.42860677e-6F, wf_fma(whole, -0.693148613F, x));
+#else
+    /* ln 2 as a sum whose first number has nine bits: its product is exact. */
+    return (x - whole * 0.693359375F) + whole * 2.12194440e-4F;
+#endif
 }
 
 /* exp(r) - 1 for |r| <= ln 2 / 2 */
 static inline float vm_expm1_core(float r)
 {
     float p = 1.395059982e-03F;
-    p = vm_fma(p, r, 8.368954062e-03F);
-    p = vm_fma(p, r, 4.166620597e-02F);
-    p = vm_fma(p, r, 1.666651815e-01F);
-    p = vm_fma(p, r, 5.000000000e-01F);
-    return vm_fma(p, r * r, r);
+    p = wf_fma(p, r, 8.368954062e-03F);
+    p = wf_fma(p, r, 4.166620597e-02F);
+    p = wf_fma(p, r, 1.666651815e-01F);
+    p = wf_fma(p, r, 5.000000000e-01F);
+    return wf_fma(p, r * r, r);
 }
 
 static inline float vm_pow2(int32_t n)
@@ -78,24 +80,24 @@ static inline float vm_expm1(float x)
     x = x > 88.0F ? 88.0F : x;
     x = x < -80.0F ? -80.0F : x;
     const float r = vm_exp_reduce(x, &n), scale = vm_pow2(n);
-    return vm_fma(vm_expm1_core(r), scale, scale - 1.0F);
+    return wf_fma(vm_expm1_core(r), scale, scale - 1.0F);
 }
 
 /* (2 atanh z - 2 z) / z^3 as a polynomial in z^2, |z| <= 1/3 */
 static inline float vm_atanh_core(float zz)
 {
     float p = 2.430238277e-01F;
-    p = vm_fma(p, zz, 2.142730504e-01F);
-    p = vm_fma(p, zz, 2.861691415e-01F);
-    p = vm_fma(p, zz, 3.999887705e-01F);
-    return vm_fma(p, zz, 6.666667461e-01F);
+    p = wf_fma(p, zz, 2.142730504e-01F);
+    p = wf_fma(p, zz, 2.861691415e-01F);
+    p = wf_fma(p, zz, 3.999887705e-01F);
+    return wf_fma(p, zz, 6.666667461e-01F);
 }
 
 /* log(1 + e) for e in [0, 1] */
 static inline float vm_log1p_unit(float e)
 {
     const float z = e / (2.0F + e), zz = z * z;
-    return vm_fma(vm_atanh_core(zz) * zz, z, 2.0F * z);
+    return wf_fma(vm_atanh_core(zz) * zz, z, 2.0F * z);
 }
 
 static inline float vm_sigmoid(float x)
@@ -118,17 +120,17 @@ static inline float vm_softplus(float x)
  * 1 / (1 + 0.3 |x|), so it keeps its relative accuracy. */
 static inline float vm_normal_cdf(float x, float *bell)
 {
-    const float a = vm_abs(x) > 15.0F ? 15.0F : vm_abs(x), u = 1.0F / vm_fma(a, 0.3F, 1.0F);
+    const float a = vm_abs(x) > 15.0F ? 15.0F : vm_abs(x), u = 1.0F / wf_fma(a, 0.3F, 1.0F);
     *bell = vm_exp(-0.5F * a * a);
     float p = 3.840761259e-02F;
-    p = vm_fma(p, u, -1.693084538e-01F);
-    p = vm_fma(p, u, 2.289536893e-01F);
-    p = vm_fma(p, u, -7.684165984e-02F);
-    p = vm_fma(p, u, 1.427665204e-01F);
-    p = vm_fma(p, u, 9.458539635e-02F);
-    p = vm_fma(p, u, 1.219453663e-01F);
-    p = vm_fma(p, u, 1.194841936e-01F);
-    p = vm_fma(p, u, 7.372982054e-06F);
+    p = wf_fma(p, u, -1.693084538e-01F);
+    p = wf_fma(p, u, 2.289536893e-01F);
+    p = wf_fma(p, u, -7.684165984e-02F);
+    p = wf_fma(p, u, 1.427665204e-01F);
+    p = wf_fma(p, u, 9.458539635e-02F);
+    p = wf_fma(p, u, 1.219453663e-01F);
+    p = wf_fma(p, u, 1.194841936e-01F);
+    p = wf_fma(p, u, 7.372982054e-06F);
     p *= *bell;
     return x > 0.0F ? 1.0F - p : p;
 }
@@ -144,7 +146,7 @@ static inline float vm_gelu_slope(float x)
 {
     float bell;
     const float cdf = vm_normal_cdf(x, &bell);
-    return vm_fma(x * bell, 0.398942280F, cdf);
+    return wf_fma(x * bell, 0.398942280F, cdf);
 }
 
 #endif

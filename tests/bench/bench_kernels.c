@@ -1,14 +1,17 @@
 /* Speed of the kernels that training spends its time in: convolutions of the DCGAN in GFLOP/s, memory-bound passes in
  * GB/s (bytes that must be read and written at least once) and as a share of what a plain copy of as many bytes does.
  *
- *     bench_kernels [DEVICE] [THREADS] [f32|bf16|f16] [passes] [quick]
+ *     bench_kernels [DEVICE] [THREADS] [f32|bf16|f16] [passes] [quick] [--level x86-64|v3|v4]
  *
- * passes: no convolutions; quick: one table, and too short to be believed.
+ * passes: no convolutions; quick: one table, and too short to be believed; --level: the kernels of this level of the
+ * processor, and oneDNN's.
  *
  * The last line has the least share of each group of passes.
  */
+#include "core/processor_author.h"
 #include "tests/bench/bench_conv.h"
 #include "tests/bench/bench_copy.h"
+#include "tests/bench/bench_slots.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -445,17 +448,33 @@ static double least[GROUPS] = {1e9, 1e9, 1e9, 1e9, 1e9};
 static double copy_rate; /* bytes a second that the fastest plain copy reads and writes */
 
 /* `moved`: bytes read and written; the copy beside it reads half of them, or is the staging alone. */
-static void pass_row(pass_job *j, const char *name, group g, wf_status (*call)(void *), double moved)
+static void slot_row(pass_job *j, const char *name, group g, wf_status (*call)(void *), void *job, double moved)
 {
     const double whole = (double)wf_array_count(&j->x) * (double)wf_dtype_size(dtype);
     const double wanted = g == STAGE ? moved : moved / 2;
     j->copied = (size_t)(wanted < whole ? wanted : whole);
-    const double t = seconds_of(call, j);
+    const double t = seconds_of(call, job);
     const double limit = seconds_of(g == STAGE ? stage : plain_copy, j) * wanted / (double)j->copied, share = limit / t;
     least[g] = share < least[g] ? share : least[g];
     if (g != STAGE && moved / limit > copy_rate)
         copy_rate = moved / limit;
     printf("%-26s %8.1f %8.1f %5.0f %%\n", name, 1e-9 * moved / t, t * 1e6, 100 * share);
+}
+
+static void pass_row(pass_job *j, const char *name, group g, wf_status (*call)(void *), double moved)
+{
+    slot_row(j, name, g, call, j, moved);
+}
+
+static void slot_table(pass_job *j, double bytes)
+{
+    bench_slots *const slots = bench_slots_open(ctx, dtype, j->x.shape);
+    for (int i = 0; i < bench_slot_count; i++) {
+        const bench_slot *const s = &bench_slot_table[i];
+        if (!s->wide_only || dtype == WF_F32)
+            slot_row(j, s->name, OTHER, s->call, slots, bytes * s->arrays);
+    }
+    bench_slots_close(slots);
 }
 
 static void pass_table(int64_t n, int64_t c, int64_t h)
@@ -493,6 +512,7 @@ static void pass_table(int64_t n, int64_t c, int64_t h)
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         if (row[i].group != OPTIMIZER || dtype == WF_F32 || dtype == WF_F64) /* masters are not of 16 bits */
             pass_row(&j, row[i].name, row[i].group, row[i].call, bytes * row[i].arrays);
+    slot_table(&j, bytes);
     for (int side = 2; side < 4; side++) {
         char name[3][64];
         take_face(&j, side, 1);
@@ -507,6 +527,21 @@ static void pass_table(int64_t n, int64_t c, int64_t h)
     job_free(&j);
 }
 
+/* Before the first context: the library and oneDNN ask the environment once. */
+static void take_level(const char *level)
+{
+    static const char *const names[][3] = {
+        {"x86-64", "x86-64", "SSE41"}, {"v3", "x86-64-v3", "AVX2"}, {"v4", "x86-64-v4", "AVX512_CORE"}};
+    for (int i = 0; i < 3; i++)
+        if (level && (strcmp(level, names[i][0]) == 0 || strcmp(level, names[i][1]) == 0)) {
+            setenv("WEFT_LEVEL", names[i][1], 1);
+            setenv("ONEDNN_MAX_CPU_ISA", names[i][2], 1);
+            return;
+        }
+    fprintf(stderr, "--level is \"%s\", should be x86-64, v3 or v4\n", level ? level : "");
+    exit(2);
+}
+
 int main(int argc, char **argv)
 {
     static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F16};
@@ -517,7 +552,9 @@ int main(int argc, char **argv)
         for (int t = 0; t < 3; t++)
             if (strcmp(argv[i], wf_dtype_name(types[t])) == 0)
                 dtype = types[t], type = true;
-        if (strcmp(argv[i], "passes") == 0)
+        if (strcmp(argv[i], "--level") == 0)
+            take_level(argv[++i]);
+        else if (strcmp(argv[i], "passes") == 0)
             passes = true;
         else if (strcmp(argv[i], "quick") == 0)
             quick = true;
@@ -530,7 +567,7 @@ int main(int argc, char **argv)
     WF_MUST(wf_check(ctx));
     WF_MUST(ctx->k->stream_new(ctx, &stream));
     WF_MUST(ctx->k->stream_use(ctx, stream));
-    printf("device %s, %d threads\n", wf_ctx_device(ctx), wf_ctx_threads(ctx));
+    printf("device %s, %d threads, level %s\n", wf_ctx_device(ctx), wf_ctx_threads(ctx), wf_processor_level());
     if (!passes) {
         conv_table(128);
         conv_table(512);

@@ -19,6 +19,15 @@ foreach(part weft_core ${cpu} weft_core_cuda weft_comm weft_comm_nccl weft_layer
 endforeach()
 weft_static(call_arrows ${CMAKE_CURRENT_SOURCE_DIR}/static/call_arrows.sh ${CMAKE_NM} ${objects} COMMAND_EXPAND_LISTS)
 weft_static(call_arrows_self ${CMAKE_CURRENT_SOURCE_DIR}/static/call_arrows.sh --self)
+# The loops of core/cpu, as GCC optimises them.
+if(TARGET weft_cpu_x86_64_v4 AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "Release" AND
+    NOT WEFT_SANITIZE)
+  set(vectors ${CMAKE_CURRENT_SOURCE_DIR}/static/vectors.sh ${CMAKE_OBJDUMP})
+  weft_static(vectors ${vectors} xmm $<TARGET_OBJECTS:weft_cpu_x86_64> COMMAND_EXPAND_LISTS)
+  weft_static(vectors_v3 ${vectors} ymm $<TARGET_OBJECTS:weft_cpu_x86_64_v3> COMMAND_EXPAND_LISTS)
+  weft_static(vectors_v4 ${vectors} zmm $<TARGET_OBJECTS:weft_cpu_x86_64_v4> COMMAND_EXPAND_LISTS)
+  weft_static(vectors_self ${CMAKE_CURRENT_SOURCE_DIR}/static/vectors.sh --self ${CMAKE_OBJDUMP} ${CMAKE_C_COMPILER})
+endif()
 weft_static(headers_alone ${CMAKE_CURRENT_SOURCE_DIR}/static/headers_alone.sh ${CMAKE_C_COMPILER} ${CXX_COMPILER}
   ${PROJECT_BINARY_DIR})
 weft_static(no_empty_words ${CMAKE_CURRENT_SOURCE_DIR}/static/no_empty_words.sh ${PROJECT_SOURCE_DIR}

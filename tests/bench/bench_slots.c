@@ -1,0 +1,350 @@
+/* Calls of single slots for bench_kernels. */
+#include "tests/bench/bench_slots.h"
+
+struct bench_slots {
+    wf_ctx *ctx;
+    wf_array x, y, z, dy;       /* of the whole shape */
+    wf_array half;              /* with half the pixels of each side */
+    wf_array index;             /* of half's shape */
+    wf_array sum, loss, labels; /* channels; a scalar; rows */
+    wf_random random;
+    wf_epilogue relu, noisy;
+    wf_pool_geom max, average;
+    wf_resample_geom linear, nearest;
+    wf_optim_hyper *hyper; /* in device memory */
+    wf_optim_segment whole;
+    double *squares; /* in device memory */
+};
+
+static wf_status slot_fill(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->fill(s->ctx, &s->y, 1);
+}
+
+static wf_status slot_uniform(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->random(s->ctx, WF_UNIFORM, &s->random, 0, 1, &s->y);
+}
+
+static wf_status slot_normal(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->random(s->ctx, WF_NORMAL, &s->random, 0, 1, &s->y);
+}
+
+static wf_status slot_dropout(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->dropout(s->ctx, 0.5, &s->random, &s->x, &s->y);
+}
+
+static wf_status slot_bias(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->bias_backward(s->ctx, &s->dy, &s->sum, false);
+}
+
+static wf_status slot_epilogue(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->epilogue_forward(s->ctx, &s->relu, &s->x, &s->y);
+}
+
+static wf_status slot_epilogue_noisy(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->epilogue_forward(s->ctx, &s->noisy, &s->x, &s->y);
+}
+
+static wf_status act(const bench_slots *s, wf_act kind, bool back)
+{
+    const wf_act_args args = {
+        .act = kind, .slope = 0.2, .x = &s->x, .y = &s->y, .dy = back ? &s->dy : NULL, .dx = back ? &s->z : NULL};
+    return back ? s->ctx->k->act_backward(s->ctx, &args) : s->ctx->k->act_forward(s->ctx, &args);
+}
+
+static wf_status slot_leaky(void *p)
+{
+    return act(p, WF_ACT_LEAKY_RELU, false);
+}
+
+static wf_status slot_leaky_back(void *p)
+{
+    return act(p, WF_ACT_LEAKY_RELU, true);
+}
+
+static wf_status slot_elu(void *p)
+{
+    return act(p, WF_ACT_ELU, false);
+}
+
+static wf_status slot_gelu(void *p)
+{
+    return act(p, WF_ACT_GELU, false);
+}
+
+static wf_status slot_gelu_back(void *p)
+{
+    return act(p, WF_ACT_GELU, true);
+}
+
+static wf_status slot_sigmoid(void *p)
+{
+    return act(p, WF_ACT_SIGMOID, false);
+}
+
+static wf_status slot_softplus(void *p)
+{
+    return act(p, WF_ACT_SOFTPLUS, false);
+}
+
+static wf_status slot_product(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->binary(s->ctx,
+                             &(wf_binary_args){.op = WF_BINARY_MUL, .alpha = 1, .a = &s->x, .b = &s->dy, .y = &s->y});
+}
+
+static wf_status slot_sum(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->sum(s->ctx, &s->x, 1, &s->loss);
+}
+
+static wf_status pooling(const bench_slots *s, const wf_pool_geom *geom, bool back)
+{
+    const wf_pool_args args = {
+        .geom = geom, .x = back ? &s->z : &s->x, .y = &s->half, .index = geom->kind == WF_POOL_MAX ? &s->index : NULL};
+    return back ? s->ctx->k->pool_backward(s->ctx, &args) : s->ctx->k->pool_forward(s->ctx, &args);
+}
+
+static wf_status slot_max(void *p)
+{
+    const bench_slots *s = p;
+    return pooling(s, &s->max, false);
+}
+
+static wf_status slot_max_back(void *p)
+{
+    const bench_slots *s = p;
+    return pooling(s, &s->max, true);
+}
+
+static wf_status slot_average(void *p)
+{
+    const bench_slots *s = p;
+    return pooling(s, &s->average, false);
+}
+
+static wf_status slot_average_back(void *p)
+{
+    const bench_slots *s = p;
+    return pooling(s, &s->average, true);
+}
+
+static wf_status resample(const bench_slots *s, const wf_resample_geom *geom, bool back)
+{
+    const wf_resample_args args = {.geom = geom, .x = &s->half, .y = back ? &s->dy : &s->y};
+    return back ? s->ctx->k->resample_backward(s->ctx, &args) : s->ctx->k->resample_forward(s->ctx, &args);
+}
+
+static wf_status slot_linear(void *p)
+{
+    const bench_slots *s = p;
+    return resample(s, &s->linear, false);
+}
+
+static wf_status slot_linear_back(void *p)
+{
+    const bench_slots *s = p;
+    return resample(s, &s->linear, true);
+}
+
+static wf_status slot_nearest(void *p)
+{
+    const bench_slots *s = p;
+    return resample(s, &s->nearest, false);
+}
+
+static wf_status slot_softmax(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->softmax_forward(s->ctx, false, &s->x, &s->y);
+}
+
+static wf_status slot_log_softmax(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->softmax_forward(s->ctx, true, &s->x, &s->y);
+}
+
+static wf_status slot_softmax_back(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->softmax_backward(s->ctx, false, &s->y, &s->dy, &s->z);
+}
+
+static wf_status loss(const bench_slots *s, wf_loss_kind kind, bool back)
+{
+    const wf_loss_args args = {.kind = kind,
+                               .x = &s->x,
+                               .target = &s->dy,
+                               .scale = 1e-3,
+                               .loss = &s->loss,
+                               .dloss = back ? &s->loss : NULL,
+                               .dx = back ? &s->z : NULL};
+    return back ? s->ctx->k->loss_backward(s->ctx, &args) : s->ctx->k->loss_forward(s->ctx, &args);
+}
+
+static wf_status slot_entropy(void *p)
+{
+    return loss(p, WF_LOSS_BCE_LOGITS, false);
+}
+
+static wf_status slot_entropy_back(void *p)
+{
+    return loss(p, WF_LOSS_BCE_LOGITS, true);
+}
+
+static wf_status slot_square(void *p)
+{
+    return loss(p, WF_LOSS_MSE, false);
+}
+
+static wf_status slot_square_back(void *p)
+{
+    return loss(p, WF_LOSS_MSE, true);
+}
+
+static wf_status slot_labels_back(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->nll_backward(s->ctx, &s->labels, WF_NONE_IGNORED, &s->loss, 1e-3, &s->z);
+}
+
+static wf_status update(bench_slots *s, wf_optim_kind kind)
+{
+    return s->ctx->k->optim_update(s->ctx, kind, s->hyper, s->x.dtype, 1, &s->whole);
+}
+
+static wf_status slot_momentum(void *p)
+{
+    return update(p, WF_OPTIM_SGD);
+}
+
+static wf_status slot_rmsprop(void *p)
+{
+    return update(p, WF_OPTIM_RMSPROP);
+}
+
+static wf_status slot_trust(void *p)
+{
+    return update(p, WF_OPTIM_TRUST);
+}
+
+const bench_slot bench_slot_table[] = {{"fill", 1, false, slot_fill},
+                                       {"random, uniform", 1, true, slot_uniform},
+                                       {"random, normal", 1, true, slot_normal},
+                                       {"dropout", 2, false, slot_dropout},
+                                       {"bias_backward", 1, false, slot_bias},
+                                       {"epilogue_forward", 2, false, slot_epilogue},
+                                       {"epilogue_forward, noise", 2, false, slot_epilogue_noisy},
+                                       {"leaky ReLU", 2, false, slot_leaky},
+                                       {"leaky ReLU, backward", 3, false, slot_leaky_back},
+                                       {"ELU", 2, false, slot_elu},
+                                       {"GELU", 2, false, slot_gelu},
+                                       {"GELU, backward", 3, false, slot_gelu_back},
+                                       {"sigmoid", 2, false, slot_sigmoid},
+                                       {"softplus", 2, false, slot_softplus},
+                                       {"product", 3, false, slot_product},
+                                       {"sum", 1, false, slot_sum},
+                                       {"max pooling", 1.5, false, slot_max},
+                                       {"max pooling, backward", 1.5, false, slot_max_back},
+                                       {"average pooling", 1.25, false, slot_average},
+                                       {"average pooling, backward", 1.25, false, slot_average_back},
+                                       {"linear upsampling", 1.25, false, slot_linear},
+                                       {"linear upsampling, backw.", 1.25, false, slot_linear_back},
+                                       {"nearest upsampling", 1.25, false, slot_nearest},
+                                       {"softmax", 2, false, slot_softmax},
+                                       {"log softmax", 2, false, slot_log_softmax},
+                                       {"softmax, backward", 3, false, slot_softmax_back},
+                                       {"loss, BCE", 2, false, slot_entropy},
+                                       {"loss, BCE, backward", 3, false, slot_entropy_back},
+                                       {"loss, squares", 2, false, slot_square},
+                                       {"loss, squares, backward", 3, false, slot_square_back},
+                                       {"nll_backward", 1, false, slot_labels_back},
+                                       {"momentum", 5, true, slot_momentum},
+                                       {"RMSprop", 5, true, slot_rmsprop},
+                                       {"trust", 3, true, slot_trust}};
+const int bench_slot_count = (int)(sizeof bench_slot_table / sizeof *bench_slot_table);
+
+static void *device_copy(wf_ctx *ctx, const void *host, size_t bytes)
+{
+    void *data;
+    WF_MUST(wf_pool_take(ctx, bytes, &data));
+    WF_MUST(ctx->k->to_device(ctx, data, host, bytes));
+    return data;
+}
+
+/* An array of zeros of whole numbers. */
+static wf_array zeros(wf_ctx *ctx, wf_dtype dtype, wf_order order, wf_shape shape)
+{
+    wf_array a = {.dtype = dtype, .order = order, .shape = shape};
+    const size_t bytes = (size_t)wf_shape_count(shape) * wf_dtype_size(dtype);
+    void *const none = calloc(bytes, 1);
+    a.data = device_copy(ctx, none, bytes);
+    free(none);
+    return a;
+}
+
+bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
+{
+    bench_slots *const s = calloc(1, sizeof *s);
+    const int64_t n = shape.dim[0], c = shape.dim[1], h = shape.dim[2];
+    const wf_shape half = WF_SHAPE(n, c, h / 2, h / 2);
+    const wf_dtype wide = dtype == WF_F64 ? WF_F64 : WF_F32;
+    const wf_optim_hyper hyper = {.lr = 1e-9, .momentum = 0.9, .alpha = 0.9, .eps = 1e-3, .grad_scale = 1};
+    const double squares[2] = {1, 1};
+    s->ctx = ctx;
+    s->x = bench_array(ctx, dtype, shape);
+    s->y = bench_array(ctx, dtype, shape);
+    s->z = bench_array(ctx, dtype, shape);
+    s->dy = bench_array(ctx, dtype, shape);
+    s->half = bench_array(ctx, dtype, half);
+    s->sum = bench_array(ctx, wide, WF_SHAPE(c));
+    s->loss = bench_array(ctx, wide, wf_shape_scalar());
+    s->index = zeros(ctx, WF_I32, wf_order_default(4), half);
+    s->labels = zeros(ctx, WF_U8, WF_ROW_MAJOR, WF_SHAPE(n, h, h));
+    s->random = (wf_random){.seed = 3, .global = shape, .box = wf_box_of_shape(shape)};
+    s->relu = (wf_epilogue){.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
+    s->noisy = s->relu;
+    s->noisy.noise = 0.2;
+    s->noisy.random = s->random;
+    s->max = (wf_pool_geom){.kind = WF_POOL_MAX, .nd = 2, .kernel = {2, 2}, .stride = {2, 2}, .dilation = {1, 1}};
+    s->average = s->max;
+    s->average.kind = WF_POOL_AVG;
+    s->nearest = (wf_resample_geom){.nd = 2, .scale = {2, 2}, .in = {h / 2, h / 2}};
+    s->linear = s->nearest;
+    s->linear.linear = true;
+    s->hyper = device_copy(ctx, &hyper, sizeof hyper);
+    s->squares = device_copy(ctx, squares, sizeof squares);
+    s->whole = (wf_optim_segment){.p = s->x.data,
+                                  .g = s->dy.data,
+                                  .state1 = s->y.data,
+                                  .state2 = s->z.data,
+                                  .n = wf_array_count(&s->x),
+                                  .squares = s->squares};
+    return s;
+}
+
+void bench_slots_close(bench_slots *s)
+{
+    wf_array *const arrays[] = {&s->x, &s->y, &s->z, &s->dy, &s->half, &s->sum, &s->loss, &s->index, &s->labels};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        bench_array_free(s->ctx, arrays[i]);
+    wf_pool_give(s->ctx, s->hyper, 0);
+    wf_pool_give(s->ctx, s->squares, 0);
+    free(s);
+}
