@@ -4,7 +4,7 @@
 #ifndef WF_LAYERS_CHAIN_AUTHOR_H
 #define WF_LAYERS_CHAIN_AUTHOR_H
 
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "layers/chain.h"
 
 #define WF_CHAIN_NAME 32

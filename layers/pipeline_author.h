@@ -8,7 +8,7 @@
 #ifndef WF_LAYERS_PIPELINE_AUTHOR_H
 #define WF_LAYERS_PIPELINE_AUTHOR_H
 
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "layers/pipeline.h"
 
 typedef enum wf_pipeline_verb {

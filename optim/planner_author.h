@@ -5,7 +5,7 @@
 #define WF_OPTIM_PLANNER_AUTHOR_H
 
 #include "comm/engine/collectives_author.h"
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "layers/parallelize_author.h"
 #include "optim/planner.h"
 

@@ -74,7 +74,7 @@ typedef enum wf_operation {
     WF_CALLS
 } wf_operation;
 
-/* One call, as every rank makes it. What it costs: wf_call_price (comm/engine/proof_author.h). */
+/* One call, as every rank makes it. What it costs: wf_call_price (comm/proof/proof_author.h). */
 typedef struct wf_call {
     wf_operation operation;
     const char *reducer; /* of WF_CALL_SUM: its name */

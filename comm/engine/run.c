@@ -22,7 +22,6 @@
  * Failure. An error of an advance ends the run, and the owner calls wf_run_cancel: it waits for a device with fences,
  * and cancels messages. Memory of a message that does not end is held back: the transport may write to it. */
 #include "comm/engine/engine_impl.h"
-#include "comm/engine/proof_author.h"
 #include "core/boundary_author.h"
 
 #include <sched.h>

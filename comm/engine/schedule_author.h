@@ -4,7 +4,7 @@
  * wait for each other may run at the same time or in any order. Its memory is symbolic: a step reads and writes
  * addresses in operands (the caller's input and output, scratch, memory that the ranks of a node share), which get real
  * memory when the schedule is posted. A schedule never names a transport, a pointer or a file descriptor, so one
- * process can make the schedules of all ranks and print, price, verify and simulate them (comm/engine/proof_author.h).
+ * process can make the schedules of all ranks and print, price, verify and simulate them (comm/proof/proof_author.h).
  *
  * The functions of comm/engine/collectives_author.h make schedules with the builder below; comm/engine/run_author.h
  * runs them.
@@ -16,6 +16,7 @@
 #define WF_COMM_ENGINE_SCHEDULE_AUTHOR_H
 
 #include "comm/engine/builder_author.h"
+#include "comm/recorder_author.h"
 
 typedef enum wf_step_kind {
     WF_STEP_SEND = 0, /* `bytes` of `from` to `peer` */
@@ -104,6 +105,12 @@ static inline int32_t wf_flag_taken(int place)
 void wf_schedule_free(wf_schedule *schedule);
 /* Finds out who follows whom, from the steps and their waits: again where these were changed by hand. */
 wf_status wf_schedule_link(wf_ctx *ctx, wf_schedule *schedule) WF_NODISCARD;
+
+/* --- step_text.c --- */
+
+/* "send 4096 bytes of input 0 + 128 to rank 3", into text, which is returned. world_rank: see wf_rank_listed. */
+const char *wf_step_text(const wf_schedule *schedule, int32_t step, const int32_t *world_rank,
+                         char text[WF_FAILURE_TEXT]);
 
 /* --- making one: the steps are added by comm/engine/builder_author.h --- */
 

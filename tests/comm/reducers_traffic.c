@@ -2,7 +2,7 @@
  * the virtual nodes (tests/comm/cluster.sh) counts the same within 5 %. */
 #include "comm/comm_author.h"
 #include "comm/engine/collectives_author.h"
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "comm/reducer_author.h"
 #include "core/context_author.h"
 #include "tests/test.h"

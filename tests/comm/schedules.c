@@ -4,7 +4,7 @@
 #include "tests/comm/schedules.h"
 #include "comm/comm_author.h"
 #include "comm/engine/collectives_author.h"
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "comm/reducer_author.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #define WF_TESTS_COMM_SCHEDULES_H
 
 #include "comm/engine/collectives_author.h"
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "comm/reducer_author.h"
 #include "tests/comm/values.h"
 #include "tests/test.h"

@@ -3,7 +3,7 @@
 #include "tests/test.h"
 
 #include "comm/engine/collectives_author.h"
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 
 #include <math.h>
 #include <stdio.h>

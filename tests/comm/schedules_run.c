@@ -1,7 +1,7 @@
 /* A run of a schedule on one rank, over a link of this file whose messages end as a test says: with bytes missing, with
  * an error, or never. */
-#include "comm/engine/proof_author.h"
 #include "comm/engine/run_author.h"
+#include "comm/proof/proof_author.h"
 #include "tests/test.h"
 
 #include <string.h>

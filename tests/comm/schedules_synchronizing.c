@@ -1,6 +1,6 @@
 /* Schedules that no rank ends before all have begun them: the guard asks for no record of those calls. Which they are,
  * and that the verifier finds one that only says so. */
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "tests/comm/schedules.h"
 
 #include <string.h>

@@ -60,6 +60,9 @@ self() {
     symbols comm/guard/c.c wf_c 'malloc MPI_Send' | cat "$work/low" - | passes 'names that no file defines'
     symbols comm/mesh/a.c wf_a wf_b >"$work/low"
     symbols comm/reduce/b.c wf_b '' | cat "$work/low" - | refused "$high" 'a call to a room beside'
+    symbols comm/proof/b.c wf_b '' | cat "$work/low" - | refused "$high" 'a call from a room of comm to the proof'
+    symbols comm/a.c wf_a wf_b >"$work/low"
+    symbols comm/proof/b.c wf_b '' | cat "$work/low" - | refused "$high" 'a call from the files of comm to the proof'
     symbols layers/serial/a.c wf_a wf_b >"$work/low"
     symbols layers/parallel/b.c wf_b '' | cat "$work/low" - | refused "$high" 'a call to a higher room of layers'
     symbols optim/b.c wf_b '' | cat "$work/low" - | refused "$high" 'a call to a higher folder'

@@ -38,7 +38,7 @@ check() {
     # schedules without a communicator, of the world, or dimensions of a tensor.
     say "A message names a rank without WF_RANK (comm/comm_author.h):" \
         "$(grep -nE '"[^"]*\<ranks? (%|[0-9])' $(find comm layers optim datasets -name '*.c') | grep -vE '\<ranks? %s' |
-            grep -vE '^comm/(engine/(agreed|build_call|graph|price|print|simulate|verify)|file/dataset|mpi_setup|process|safety/(recorder|watchdog))\.c:' |
+            grep -vE '^comm/((engine/(agreed|build_call|step_text)|proof/(graph|price|print|simulate|verify))|file/dataset|mpi_setup|process|safety/(recorder|watchdog))\.c:' |
             grep -vE '^(datasets/idx|layers/(functions/[a-z_]*|multi_node_chain/steps|serial/(group_)?norm)|optim/checkpoint_stage)\.c:' || true)"
     say "Language, types and names:" "$(awk -v most="$1" -f "$here/house_rules.awk" $worded)"
 }

@@ -20,6 +20,7 @@ BEGIN {
     room["comm/engine"] = room["comm/guard"] "guard "
     room["comm/collective"] = room["comm/engine"] "engine "
     room["comm/reduce"] = room["comm/mesh"] = room["comm/file"] = room["comm/collective"] "collective "
+    room["comm/proof"] = room["comm/collective"] # no room of comm calls it: schedules run without their proof
     room["comm/."] = room["comm/reduce"] "reduce mesh file "
     room["layers/functions"] = " "
     room["layers/base"] = room["layers/communication"] = " functions "

@@ -36,6 +36,8 @@ weft_static(no_empty_words_self ${CMAKE_CURRENT_SOURCE_DIR}/static/no_empty_word
 weft_static(test_report ${CMAKE_CURRENT_SOURCE_DIR}/static/test_report.sh ${PROJECT_SOURCE_DIR}/tools)
 weft_static(house_rules ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh)
 weft_static(house_rules_self ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh --self)
+weft_static(comm_measures ${CMAKE_CURRENT_SOURCE_DIR}/static/comm_measures.sh)
+weft_static(comm_measures_self ${CMAKE_CURRENT_SOURCE_DIR}/static/comm_measures.sh --self)
 if(WEFT_HAS_CUDA)
   file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/core/cuda/*.cu)
   weft_static(stack ${CMAKE_CURRENT_SOURCE_DIR}/static/stack.sh ${PROJECT_BINARY_DIR}/CMakeFiles/weft_core_cuda.dir

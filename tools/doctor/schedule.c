@@ -2,7 +2,7 @@
 #include "tools/doctor/schedule.h"
 
 #include "comm/engine/collectives_author.h"
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 #include "tools/number.h"
 
 #include <stdio.h>

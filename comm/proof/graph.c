@@ -1,7 +1,7 @@
 /* The schedules of all ranks as one graph of events: what a verifier and a price need. Ends of messages are matched as
  * the engine would match them, and events are put into an order in which all can happen, if there is one. A message is
  * over when both ends have begun, so a schedule that passes here needs no buffering by the transport. */
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * touches, in an order in which all can happen. Each is compared with those before it that no write has covered since:
  * where one of the two writes, the earlier one must always happen first; what a device was told is over with a fence.
  */
-#include "comm/engine/proof_author.h"
+#include "comm/proof/proof_author.h"
 
 #include <stdlib.h>
 #include <string.h>

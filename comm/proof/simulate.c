@@ -1,8 +1,8 @@
 /* All ranks of a communication in one process: each has a run of its own (run.c), which a seeded order advances a
  * little at a time, and messages go by a fake transport whose delays are seeded too. What is received is garbage until
  * it has come, and scratch is garbage at first, so a step that runs too early gives a wrong result. */
-#include "comm/engine/proof_author.h"
 #include "comm/engine/run_author.h"
+#include "comm/proof/proof_author.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,19 +1,18 @@
-/* What can be known of schedules before anything is sent: that they are right, what they cost, what they do. All
- * functions here are for tests, wf-doctor and authors of reducers; no communication needs them.
+/* The proof of schedules before anything is sent: that they are right, what they cost, what they do. It depends on the
+ * engine, and nothing of comm depends on it, so a program that only communicates does not link it. Tests, wf-doctor and
+ * authors of reducers call it, wf-plan asks for prices, and pipelines and models over several ranks verify their
+ * schedules when these are made.
  *
  * The schedules of all ranks are given together, all[r] being that of rank r.
  */
-#ifndef WF_COMM_ENGINE_PROOF_AUTHOR_H
-#define WF_COMM_ENGINE_PROOF_AUTHOR_H
+#ifndef WF_COMM_PROOF_PROOF_AUTHOR_H
+#define WF_COMM_PROOF_PROOF_AUTHOR_H
 
 #include "comm/engine/schedule_author.h"
 #include "comm/recorder_author.h"
 
 /* --- print.c --------------------------------------------------------------------------------------------------------
  */
-/* "send 4096 bytes of input 0 + 128 to rank 3", into text, which is returned. world_rank: see wf_rank_listed. */
-const char *wf_step_text(const wf_schedule *schedule, int32_t step, const int32_t *world_rank,
-                         char text[WF_FAILURE_TEXT]);
 /* The schedule of one rank, a line a step, by `line` (which gets `own`). */
 void wf_schedule_print(const wf_schedule *schedule, void (*line)(void *own, const char *text), void *own);
 

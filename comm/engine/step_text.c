@@ -1,5 +1,5 @@
-/* Steps and schedules in words. */
-#include "comm/engine/proof_author.h"
+/* Steps in words, for reports of a run that waits. */
+#include "comm/engine/schedule_author.h"
 
 #include <stdio.h>
 
@@ -121,19 +121,4 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_r
         break;
     }
     return text;
-}
-
-void wf_schedule_print(const wf_schedule *s, void (*line)(void *own, const char *text), void *own)
-{
-    char step[WF_FAILURE_TEXT], text[2 * WF_FAILURE_TEXT];
-    snprintf(text, sizeof text, "rank %d of %d: %d steps, %llu messages of %llu bytes in all", s->rank, s->ranks,
-             (int)s->steps, (unsigned long long)s->messages, (unsigned long long)s->bytes_sent);
-    line(own, text);
-    for (int32_t i = 0; i < s->steps; i++) {
-        int used = snprintf(text, sizeof text, "%5d  %s", (int)i, wf_step_text(s, i, NULL, step));
-        for (int32_t w = 0; w < s->step[i].waits && (size_t)used + 16 < sizeof text; w++)
-            used += snprintf(text + used, sizeof text - (size_t)used, "%s%d", w ? ", " : "; after ",
-                             (int)s->wait[s->step[i].wait + w]);
-        line(own, text);
-    }
 }
