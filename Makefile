@@ -1,4 +1,4 @@
-# The front door: make demo, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs. CMake does the work, in build/.
+# The front door: make demo, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs, make dist. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -18,7 +18,7 @@ CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 32 --batch 16 --lr-generator 2e-3 --minutes 2 --out $(BUILD)/demo
 
-.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 docs build configure setup install clean
+.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 docs dist build configure setup install clean
 
 demo:
 	tools/setup.sh demo
@@ -77,6 +77,10 @@ docs:
 	mkdir -p $(BUILD)/docs
 	WEFT_DOCS=$(BUILD)/docs doxygen Doxyfile
 	@echo "open $(BUILD)/docs/html/index.html"
+
+# The source archive of the last commit; it builds and tests without git.
+dist:
+	tools/dist.sh $(BUILD)
 
 build: configure
 	$(COMPILE)

@@ -17,5 +17,6 @@
 #include "core/status.h"
 #include "core/tape.h"
 #include "core/tensor.h"
+#include "core/version.h"
 
 #endif

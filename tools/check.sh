@@ -68,6 +68,7 @@ sanitizers() {
 }
 
 check "static rules" static
+[ ! -e .git ] || check "source archive" tools/dist.sh "$build" --try
 check "clang-format" format
 check "long tests" long
 check "oneDNN 3" onednn3

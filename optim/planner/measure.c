@@ -6,6 +6,7 @@
 #include "core/config_author.h"
 #include "core/profile_author.h"
 #include "core/random_author.h"
+#include "core/version.h"
 #include "layers/functions.h"
 
 #include <stdio.h>
@@ -537,7 +538,7 @@ wf_status wf_gauge_open(wf_gauge *g, const wf_planner_model *m, wf_planner_meter
     WF_TRY(bind_optimizer(g, m));
     name_processor(processor, sizeof processor);
     gethostname(host, sizeof host - 1);
-    snprintf(g->machine, sizeof g->machine, "weft %s, %s, %s on %s, %d ranks of %d threads", WF_VERSION,
+    snprintf(g->machine, sizeof g->machine, "weft %s, %s, %s on %s, %d ranks of %d threads", wf_version(),
              wf_ctx_device(m->ctx), processor, host, wf_comm_size(g->comm), wf_ctx_threads(m->ctx));
     for (int i = 0; i < m->n_leaves; i++)
         words += m->leaf[i].params;

@@ -22,6 +22,9 @@ cp -r "$source" "$work/source" # so that nothing is found by being near
 "$cmake" --build "$work/build" >>"$work/cmake.log" || { cat "$work/cmake.log"; exit 1; }
 "$work/build/consumer"
 "$work/prefix/bin/wf-doctor" --help >"$work/doctor.log"
+version=$(sed -n 's/^#define WF_VERSION_[A-Z]* //p' "$source/../../core/version.h" | paste -sd .)
+"$work/prefix/bin/wf-doctor" --version | grep -q "^Weft $version  *built with " || { echo "wf-doctor does not say $version"; exit 1; }
+grep -q "^Version: $version\$" "$(find "$work/prefix" -name weft.pc)" || { echo "weft.pc does not say $version"; exit 1; }
 
 PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name weft.pc)")
 export PKG_CONFIG_PATH LD_LIBRARY_PATH="$work/prefix/lib"

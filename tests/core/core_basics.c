@@ -2,8 +2,10 @@
 #include "core/archive.h"
 #include "core/context_author.h"
 #include "core/layout.h"
+#include "core/version.h"
 #include "tests/test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static wf_status fails(int value)
@@ -216,6 +218,16 @@ static void archives(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+static void version(void)
+{
+    char own[64];
+    snprintf(own, sizeof own, "%d.%d.%d", WF_VERSION_MAJOR, WF_VERSION_MINOR, WF_VERSION_PATCH);
+    WF_EXPECT(strcmp(wf_version(), own) == 0, "the library is %s, its headers are %s", wf_version(), own);
+    WF_EXPECT(strstr(wf_configuration(), ", MPI ") && strstr(wf_configuration(), ", oneDNN "), "%s",
+              wf_configuration());
+    WF_EXPECT(!strstr(wf_configuration(), "no known version"), "%s", wf_configuration());
+}
+
 int main(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -228,5 +240,6 @@ int main(int argc, char **argv)
                                    {"pool", pool},
                                    {"contexts", contexts},
                                    {"archives", archives},
+                                   {"version", version},
                                    {0}});
 }

@@ -3,6 +3,7 @@
  *     mpirun -np N wf-doctor            MPI, nodes, binding, shared memory, CUDA, links, what "auto" chooses
  *     wf-doctor --trace FOLDER          the flight recorders of a job: who was where, and what differs
  *     wf-doctor --schedule CALL ...     what the ranks of a cluster would send in a call, and what that costs
+ *     wf-doctor --version               the version of Weft, and what it was built with
  */
 #include "tools/doctor/links.h"
 #include "tools/doctor/schedule.h"
@@ -14,6 +15,7 @@
 #include "core/kernels_author.h"
 #include "core/log.h"
 #include "core/processor_author.h"
+#include "core/version.h"
 
 #include <dlfcn.h>
 #include <mpi.h>
@@ -112,6 +114,11 @@ static void examine(wf_comm *comm, patient *p)
 
 /* --- the report ----------------------------------------------------------------------------------------------------
  */
+
+static void report_version(void)
+{
+    printf("Weft %s     built with %s\n", wf_version(), wf_configuration());
+}
 
 static void report_mpi(void)
 {
@@ -214,6 +221,7 @@ static void report(wf_comm *comm, patient *mine)
     examine(comm, mine);
     WF_MUST(wf_allgather_bytes(comm, mine, sizeof *mine, all));
     if (rank == 0) {
+        report_version();
         report_mpi();
         report_device_memory();
         report_nodes(all, size, nodes);
@@ -243,10 +251,15 @@ int main(int argc, char **argv)
         return trace_report(argv[2]);
     if (argc >= 2 && !strcmp(argv[1], "--schedule"))
         return schedule_report(argc - 2, argv + 2);
+    if (argc == 2 && !strcmp(argv[1], "--version")) {
+        report_version();
+        return 0;
+    }
     if (argc > 1) {
         const bool asked = !strcmp(argv[1], "--help");
         fprintf(asked ? stdout : stderr, "usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n"
-                                         "       wf-doctor --schedule CALL ...\n");
+                                         "       wf-doctor --schedule CALL ...\n"
+                                         "       wf-doctor --version\n");
         return asked ? 0 : 2;
     }
     ask_child(mine.cuda); /* before MPI, which does not like to be forked */
