@@ -7,6 +7,7 @@
 #include "core/boundary.h"
 #include "core/captured.h"
 #include "core/context.h"
+#include "core/dlpack.h"
 #include "core/dtype.h"
 #include "core/layout.h"
 #include "core/log.h"

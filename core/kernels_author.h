@@ -323,6 +323,7 @@ typedef bool wf_multiplies_fn(wf_dtype dtype);
 typedef int wf_device_count_fn(void);
 typedef wf_status wf_device_choose_fn(wf_ctx *ctx, int ordinal);
 typedef wf_status wf_device_identity_fn(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]);
+typedef wf_status wf_device_of_fn(wf_ctx *ctx, const void *data, int *ordinal);
 typedef wf_status wf_stream_new_fn(wf_ctx *ctx, wf_stream **stream);
 typedef void wf_stream_free_fn(wf_ctx *ctx, wf_stream *stream);
 typedef wf_status wf_stream_fn(wf_ctx *ctx, wf_stream *stream);
@@ -407,6 +408,9 @@ typedef struct wf_kernels {
     wf_device_count_fn *device_count;
     wf_device_choose_fn *device_choose;
     wf_device_identity_fn *device_identity;
+    /* The number of the device that has the memory at `data`. WF_ERR_ARGUMENT if kernels of the chosen device cannot use
+     * that memory. */
+    wf_device_of_fn *device_of;
 
     /* Streams and events. Work on one stream is done in order. All slots of the table put their work on the stream
      * in use, which is at first the context's own stream (named by NULL), and may return before the work is done.

@@ -1,6 +1,7 @@
 /* Tensors as handles: construction, views, aliases, storage and its reference count, versions. It moves no elements;
  * core/tensor_data.c does that through the kernel table. */
 #include "core/captured_author.h"
+#include "core/log.h"
 #include "core/pool_impl.h"
 #include "core/tensor_author.h"
 
@@ -59,6 +60,15 @@ static wf_status new_storage(wf_ctx *ctx, size_t bytes, void *borrowed, bool ste
     return WF_OK;
 }
 
+/* Kernels may still use the memory, unless it is the host's. */
+static void release_borrowed(const wf_storage *s)
+{
+    if (!s->ctx->k->host && s->ctx->k->stream_finish(s->ctx, NULL) != WF_OK)
+        wf_log(WF_LOG_WARN, "memory of the program is released before its work is known to be done: %s",
+               wf_error_message());
+    s->release(s->user);
+}
+
 static void drop_storage(wf_storage *s)
 {
     wf_ctx *ctx = s->ctx;
@@ -78,6 +88,8 @@ static void drop_storage(wf_storage *s)
         drop_storage(s->master);
     if (!s->borrowed)
         wf_pool_give(ctx, s->data, s->bytes);
+    else if (s->release)
+        release_borrowed(s);
     wf_pool_storage_give(ctx, s);
 }
 
@@ -150,9 +162,62 @@ wf_tensor *wf_tensor_new_like(const wf_tensor *like)
     return t;
 }
 
-wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *data)
+/* Sorted by stride, each dimension steps over all that the ones before it reach, so that no two elements meet. Sets
+ * *reach to the elements from the first to the last. */
+static wf_status check_strides(wf_shape shape, const int64_t *stride, int64_t *reach)
 {
-    return make_tensor(ctx, dtype, shape, order, data, false);
+    char text[WF_SHAPE_TEXT];
+    bool seen[WF_MAX_RANK] = {false};
+    *reach = 1;
+    for (int i = 0; i < shape.rank; i++) {
+        int next = -1;
+        for (int d = 0; d < shape.rank; d++)
+            if (!seen[d] && (next < 0 || stride[d] < stride[next]))
+                next = d;
+        seen[next] = true;
+        if (shape.dim[next] <= 1)
+            continue;
+        WF_CHECK(stride[next] >= *reach, WF_ERR_ARGUMENT,
+                 "memory of shape %s with a stride of %lld in dimension %d, where elements %lld apart are in use; two "
+                 "elements may share memory",
+                 wf_shape_text(shape, text), (long long)stride[next], next, (long long)*reach);
+        *reach += (shape.dim[next] - 1) * stride[next];
+    }
+    return WF_OK;
+}
+
+static wf_status check_memory(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *data)
+{
+    char text[WF_SHAPE_TEXT];
+    int ordinal;
+    if (wf_shape_count(shape) == 0)
+        return WF_OK;
+    WF_CHECK(data, WF_ERR_ARGUMENT, "the memory of a tensor %s is NULL", wf_shape_text(shape, text));
+    WF_CHECK(wf_dtype_size(dtype) > 0, WF_ERR_DTYPE, "%d is not a type", (int)dtype);
+    WF_CHECK((uintptr_t)data % wf_dtype_size(dtype) == 0, WF_ERR_ARGUMENT,
+             "memory at %p for elements of type %s: should be a multiple of %zu", data, wf_dtype_name(dtype),
+             wf_dtype_size(dtype));
+    return ctx->k->device_of(ctx, data, &ordinal);
+}
+
+wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, void *data, wf_wrap_opts opts)
+{
+    int64_t reach = 0;
+    WF_NEED_NULL(ctx);
+    WF_TRY_NULL(check_memory(ctx, dtype, shape, data));
+    if (opts.stride && wf_shape_count(shape) > 0)
+        WF_TRY_NULL(check_strides(shape, opts.stride, &reach));
+    wf_tensor *t = make_tensor(ctx, dtype, shape, opts.order, data, false);
+    if (!t)
+        return NULL;
+    if (reach > 0) {
+        memcpy(t->stride, opts.stride, (size_t)shape.rank * sizeof *t->stride);
+        t->storage->bytes = (size_t)reach * wf_dtype_size(dtype);
+        classify(t);
+    }
+    t->storage->release = opts.release;
+    t->storage->user = opts.user;
+    return t;
 }
 
 wf_tensor *wf_tensor_from_host(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *host)
@@ -280,6 +345,16 @@ int64_t wf_tensor_count(const wf_tensor *tensor)
 size_t wf_tensor_bytes(const wf_tensor *tensor)
 {
     return tensor ? (size_t)wf_shape_count(tensor->shape) * wf_dtype_size(tensor->dtype) : 0;
+}
+
+void *wf_tensor_data(const wf_tensor *tensor)
+{
+    return tensor ? tensor->data : NULL;
+}
+
+const int64_t *wf_tensor_strides(const wf_tensor *tensor)
+{
+    return tensor ? tensor->stride : NULL;
 }
 
 bool wf_tensor_is_dense(const wf_tensor *tensor)

@@ -19,6 +19,20 @@ wf_tensor *wf_tensor_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape);
 wf_tensor *wf_tensor_new_ordered(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order);
 /* Filled from `host`, which lists the elements row-major in logical order, in the tensor's type. */
 wf_tensor *wf_tensor_from_host(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *host);
+/* Memory of the program under a tensor. */
+typedef struct wf_wrap_opts {
+    wf_order order;              /* of dense memory; default WF_ROW_MAJOR */
+    const int64_t *stride;       /* from one index of each dimension to the next, in elements, positive; copied. NULL:
+                                    dense */
+    void (*release)(void *user); /* called once, when the last handle on the memory is freed; NULL: nothing is */
+    void *user;                  /* its argument */
+} wf_wrap_opts;
+/* Returns a tensor on memory of the program, which is not copied: the tensor's elements are at `data` and on. With a
+ * device it is memory of that device, and the release waits for the work that was put on the context's stream. The
+ * program keeps the memory until it is released. What writes into it beside the library must not do so while a tape
+ * holds values of it. WF_ERR_ARGUMENT for memory that the device cannot reach, for elements that are not aligned to
+ * their size, and for strides by which two elements may share memory; `release` is then not called. */
+wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, void *data, wf_wrap_opts opts);
 /* Another handle on the same elements. */
 wf_tensor *wf_tensor_alias(const wf_tensor *tensor);
 /* A view of the elements of `box`. It shares storage with the tensor and need not be dense. */
@@ -37,6 +51,11 @@ wf_order wf_tensor_order(const wf_tensor *tensor);
 int64_t wf_tensor_count(const wf_tensor *tensor);
 size_t wf_tensor_bytes(const wf_tensor *tensor); /* of the elements: count times size */
 bool wf_tensor_is_dense(const wf_tensor *tensor);
+/* The address of the first element, in memory of the context's device; NULL for NULL. With a device other than the
+ * host, work on it may still be under way. */
+void *wf_tensor_data(const wf_tensor *tensor);
+/* From one index of each dimension to the next, in elements; borrowed. NULL for NULL. */
+const int64_t *wf_tensor_strides(const wf_tensor *tensor);
 wf_layout wf_tensor_layout(const wf_tensor *tensor);
 /* The layout's box must have the tensor's shape. */
 wf_status wf_tensor_set_layout(wf_tensor *tensor, wf_layout layout) WF_NODISCARD;

@@ -19,7 +19,9 @@ typedef struct wf_storage {
     bool packable;                  /* kernels may keep packed copies */
     bool step;                      /* lives for one step: the tape reports what is left of it */
     bool kept;                      /* wf_keep: may outlive the step */
-    bool borrowed;                  /* the caller owns data */
+    bool borrowed;                  /* the program owns data: wf_tensor_wrap */
+    void (*release)(void *user);    /* called with `user` at the end of borrowed memory; or NULL */
+    void *user;
     struct wf_storage *prev, *next; /* list of the context's step storages */
 } wf_storage;
 
@@ -39,8 +41,6 @@ struct wf_tensor {
 wf_tensor *wf_tensor_new_step(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order);
 /* Shape, type, order and layout of `like`, for one step. */
 wf_tensor *wf_tensor_new_like(const wf_tensor *like);
-/* A tensor on memory that the caller keeps alive. */
-wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order, void *data);
 /* A view of the elements under another shape, in the same memory; the tensor must be dense, the count equal, and either
  * both shapes row-major or the order's memory sequence equal: the caller has checked. */
 wf_tensor *wf_tensor_recast(const wf_tensor *tensor, wf_shape shape, wf_order order);

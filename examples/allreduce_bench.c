@@ -140,7 +140,7 @@ static void measure(bench *b, int64_t bytes, int64_t repeat)
     const int64_t count = bytes / (int64_t)sizeof *b->data, fit = MOST_BYTES / bytes;
     const int64_t few = repeat < LEAST_REPS ? repeat : LEAST_REPS;
     const int64_t reps = fit > repeat ? repeat : fit < few ? few : fit;
-    b->tensor = wf_tensor_wrap(wf_comm_ctx(b->comm[TENSOR_WAY]), WF_F32, WF_SHAPE(count), WF_ROW_MAJOR, b->data);
+    b->tensor = wf_tensor_wrap(wf_comm_ctx(b->comm[TENSOR_WAY]), WF_F32, WF_SHAPE(count), b->data, (wf_wrap_opts){0});
     if (!b->tensor)
         example_abort("%s", wf_error_message());
     for (int w = 0; w < WAYS; w++)

@@ -105,6 +105,7 @@ wf_status wf_cuda_direct_filter(wf_cuda *own, const wf_conv_geom *geom, const wf
 wf_device_count_fn wf_cuda_device_count;
 wf_device_choose_fn wf_cuda_device_choose;
 wf_device_identity_fn wf_cuda_device_identity;
+wf_device_of_fn wf_cuda_device_of;
 wf_stream_new_fn wf_cuda_stream_new;
 wf_stream_free_fn wf_cuda_stream_free;
 wf_stream_fn wf_cuda_stream_use, wf_cuda_stream_finish;

@@ -151,6 +151,22 @@ wf_status wf_cuda_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY]
     return WF_OK;
 }
 
+/* Page-locked and managed memory is within a kernel's reach too. */
+wf_status wf_cuda_device_of(wf_ctx *ctx, const void *data, int *ordinal)
+{
+    static const char *const kinds[] = {"the host's, and not page-locked", "page-locked", "a device's", "managed"};
+    wf_cuda *own;
+    struct cudaPointerAttributes found;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    TRY_CUDA(cudaPointerGetAttributes(&found, data));
+    *ordinal = found.device;
+    const bool elsewhere = found.type == cudaMemoryTypeDevice && found.device != own->ordinal;
+    WF_CHECK(found.type != cudaMemoryTypeUnregistered && found.devicePointer == data && !elsewhere, WF_ERR_ARGUMENT,
+             "memory at %p is %s (device %d); it should be memory of device %d (%s)", data, kinds[found.type & 3],
+             found.device, own->ordinal, own->name);
+    return WF_OK;
+}
+
 /* The streams of the pool's memory end with the process: what fails here has nobody to tell. Workspace goes with the
  * pool. */
 void wf_cuda_device_close(wf_ctx *ctx)

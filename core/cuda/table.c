@@ -20,6 +20,7 @@ static const wf_kernels table = {
     .device_count = wf_cuda_device_count,
     .device_choose = wf_cuda_device_choose,
     .device_identity = wf_cuda_device_identity,
+    .device_of = wf_cuda_device_of,
     .stream_new = wf_cuda_stream_new,
     .stream_free = wf_cuda_stream_free,
     .stream_use = wf_cuda_stream_use,

@@ -26,6 +26,13 @@ wf_status wf_ref_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY])
     return WF_OK;
 }
 
+/* Memory that this process can read is device 0's. */
+wf_status wf_ref_device_of(wf_ctx *ctx, const void *data, int *ordinal)
+{
+    *ordinal = 0;
+    return WF_OK;
+}
+
 wf_status wf_ref_stream_new(wf_ctx *ctx, wf_stream **stream)
 {
     *stream = (wf_stream *)(void *)&handle;

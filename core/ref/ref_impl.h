@@ -76,6 +76,7 @@ wf_transfer_begin_fn wf_ref_transfer_begin;
 wf_device_count_fn wf_ref_device_count;
 wf_device_choose_fn wf_ref_device_choose;
 wf_device_identity_fn wf_ref_device_identity;
+wf_device_of_fn wf_ref_device_of;
 wf_stream_new_fn wf_ref_stream_new;
 wf_stream_free_fn wf_ref_stream_free;
 wf_stream_fn wf_ref_stream_done;

@@ -8,6 +8,7 @@ static const wf_kernels table = {
     .device_count = wf_ref_device_count,
     .device_choose = wf_ref_device_choose,
     .device_identity = wf_ref_device_identity,
+    .device_of = wf_ref_device_of,
     .stream_new = wf_ref_stream_new,
     .stream_free = wf_ref_stream_free,
     .stream_use = wf_ref_stream_done,

@@ -1,6 +1,15 @@
 foreach(name core_basics core_pool core_tape core_tensor core_window)
   weft_test(${name} LEVEL core)
 endforeach()
+weft_test(wrapped LEVEL core)
+target_link_libraries(wrapped PRIVATE weft_dlpack)
+if(NOT WEFT_SANITIZE) # Python would have to be built with them
+  add_library(dlpack_library MODULE core/dlpack.c)
+  target_link_libraries(dlpack_library PRIVATE -Wl,--whole-archive weft -Wl,--no-whole-archive weft_flags)
+  add_test(NAME dlpack_python COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/core/dlpack.sh $<TARGET_FILE:dlpack_library>)
+  weft_test_properties(dlpack_python 1 100)
+  set_tests_properties(dlpack_python PROPERTIES SKIP_RETURN_CODE 77)
+endif()
 weft_test(nulls LEVEL core)
 target_link_libraries(nulls PRIVATE weft_omp)
 

@@ -32,7 +32,7 @@ if(WEFT_SANITIZE)
   set(limit 900)
 endif()
 foreach(source contract_device contract_kernels contract_norm contract_group_norm contract_elementwise contract_fold contract_memory known_numbers
-    known_answers)
+    known_answers wrapped)
   set(test emulated_${source})
   weft_test_source(file ${source})
   add_executable(${test} ${file} ${WEFT_CONTRACT} ${core_objects} ${emulated})

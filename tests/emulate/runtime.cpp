@@ -322,6 +322,19 @@ cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
     return cudaSuccess;
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *data)
+{
+    const char *const at = static_cast<const char *>(data);
+    void *const same = const_cast<void *>(data);
+    *attributes = cudaPointerAttributes{cudaMemoryTypeUnregistered, -2, nullptr, same};
+    if (arena && at >= arena && at < arena + used)
+        *attributes = cudaPointerAttributes{cudaMemoryTypeDevice, 0, same, nullptr};
+    for (const pinned *b = host_blocks; b; b = b->next)
+        if (at >= b->data && at < b->data + b->bytes)
+            *attributes = cudaPointerAttributes{cudaMemoryTypeHost, 0, same, same};
+    return cudaSuccess;
+}
+
 cudaError_t cudaFreeHost(void *data)
 {
     finish_to(given);

@@ -35,6 +35,7 @@ void guard_open(void);
 void guard_close(void);
 /* Ends the process where some of these bytes are not the device's. */
 void guard_need_device(const char *what, const void *data, size_t bytes);
+bool guard_holds(const void *data); /* is device memory */
 /* Does one step of what a stream has to do. */
 void guard_stream_go_on(wf_stream *stream);
 /* Puts on a stream a step that is over once it returns true. */

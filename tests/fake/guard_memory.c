@@ -98,6 +98,11 @@ static bool holds(const char *data, size_t bytes)
     return base && data >= base && data + bytes <= base + top;
 }
 
+bool guard_holds(const void *data)
+{
+    return holds(data, 1);
+}
+
 void guard_need_device(const char *what, const void *data, size_t bytes)
 {
     if (bytes > 0 && !holds(data, bytes))

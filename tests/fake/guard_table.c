@@ -356,6 +356,13 @@ static wf_status guard_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDEN
     return WF_OK;
 }
 
+static wf_status guard_device_of(wf_ctx *ctx, const void *data, int *ordinal)
+{
+    *ordinal = chosen;
+    WF_CHECK(guard_holds(data), WF_ERR_ARGUMENT, "memory at %p is not memory of device %d", data, chosen);
+    return WF_OK;
+}
+
 static void guard_shutdown(wf_ctx *ctx)
 {
     wf_kernels_cpu()->shutdown(ctx);
@@ -369,6 +376,7 @@ static wf_kernels filled(void)
     k.device_count = guard_device_count;
     k.device_choose = guard_device_choose;
     k.device_identity = guard_device_identity;
+    k.device_of = guard_device_of;
     k.stream_new = guard_stream_new;
     k.stream_free = guard_stream_free;
     k.stream_use = guard_stream_use;
