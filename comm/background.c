@@ -17,8 +17,8 @@
  * runs inside itself: background_runs is set while operations are advanced, and progress returns at once then.
  *
  * Native transport. If ranks are connected natively (in_order), operations match by the order in which ranks launch
- * them, so `add` runs them at once. They are over when they are enqueued; join makes the context's stream wait for
- * them.
+ * them, so each goes through the door (wf_comm_run) as soon as it is added. It is over when it is enqueued;
+ * wf_native_join_sums makes the context's stream wait for it.
  *
  * Failure. The first error is kept with its text until wf_background_wait; operations that have not begun are left out.
  * The stream has errors of its own (wf_errors_swap), so it does not touch the program's last error. A communicator and
@@ -43,10 +43,7 @@ typedef struct operation {
     wf_comm *comm;              /* the program's */
     wf_background_function run; /* NULL: a collective */
     void *own;
-    const char *name; /* of the collective, with its call and what it reads and writes */
     wf_call call;
-    const void *mine;
-    void *data;
     wf_engine_call flight;
     wf_traffic before; /* of `async`, when it began */
 } operation;
@@ -63,11 +60,6 @@ struct wf_background {
     char message[WF_FAILURE_TEXT];
 };
 
-static wf_status join(wf_comm *comm)
-{
-    return comm->native ? wf_transport_native.join_sums(comm) : WF_OK;
-}
-
 static wf_comm *connection_of(const operation *op)
 {
     return op->comm->async ? op->comm->async : op->comm;
@@ -80,48 +72,41 @@ static bool moves(const operation *op)
 {
     if (op->call.operation == WF_CALL_ALLGATHER)
         return op->comm->size > 1;
-    return (op->comm->size > 1 || op->comm->native) && strcmp(op->comm->name, "dummy") != 0 &&
+    return (op->comm->size > 1 || wf_native_takes(op->comm, &op->call)) && strcmp(op->comm->name, "dummy") != 0 &&
            (op->call.operation != WF_CALL_SUM || op->call.parts > 0);
 }
 
-/* Runs an operation that is over when its call returns: the native transport enqueues it on a CUDA stream, or the
- * communicator has one rank. */
+/* Runs an operation that is over when its call returns: a function, or what needs no peer. */
 static wf_status run_at_once(const operation *op)
 {
     wf_comm *comm = connection_of(op);
     const wf_call *call = &op->call;
     if (op->run) {
-        WF_TRY(join(comm)); /* it may read what came before */
+        WF_TRY(wf_native_join_sums(comm)); /* it may read what came before */
         return op->run(op->own);
     }
-    if (!moves(op)) {
-        if (call->operation == WF_CALL_ALLGATHER && call->count > 0)
-            memcpy(op->data, op->mine, (size_t)call->count);
-        return wf_comm_alive(comm);
-    }
-    if (call->operation == WF_CALL_ALLGATHER)
-        return wf_allgather_bytes(comm, op->mine, (size_t)call->count, op->data);
-    return wf_reducer_run_natively(comm, op->name, call, op->data);
+    if (call->operation == WF_CALL_ALLGATHER && call->count > 0)
+        memcpy(call->out, call->in, (size_t)call->count);
+    return wf_comm_alive(comm);
 }
 
-/* *over: it is over at once. A collective beyond those that a neighbour can keep in mind does not begin yet. */
-static wf_status begin(operation *op, bool *moved, bool *over)
+/* Sets *over if the operation completed immediately. If the neighbour's records are full, the collective stays QUEUED,
+ * since announcing it would block. Where ranks are connected natively, they match calls by their order: the call then
+ * goes through the door as a whole, which only enqueues it. */
+static wf_status begin_operation(operation *op, bool *moved, bool *over)
 {
     wf_comm *comm = connection_of(op);
-    const wf_call *call = &op->call;
     op->before = comm->traffic;
-    if (op->run || !moves(op) || comm->native) {
-        *over = true;
-        return run_at_once(op);
-    }
-    const wf_call_record record = wf_reducer_record(op->name, call);
+    *over = op->run || !moves(op) || comm->shared->in_order;
+    if (*over)
+        return op->run || !moves(op) ? run_at_once(op) : wf_comm_run(comm, WF_OK, &op->call);
     WF_TRY(wf_comm_alive(comm));
     if (!wf_control_has_room(comm))
         return WF_OK;
     *moved = true;
     op->state = RUNNING;
-    WF_TRY(wf_guard_enter(comm, &record));
-    return wf_engine_begin(comm, call, &op->mine, &op->data, &op->flight);
+    WF_TRY(wf_guard_enter(comm, &op->call));
+    return wf_engine_begin(comm, &op->call, &op->call.in, &op->call.out, &op->flight);
 }
 
 /* What `async` sent counts as sent by comm. */
@@ -140,19 +125,20 @@ static void count(operation *op)
 static wf_status fail_together(wf_comm *comm, const wf_comm *async)
 {
     if (comm->control)
-        wf_control_tell(comm, async->dead, async->death, false);
+        wf_control_tell(comm, async->death.status, async->death.text, false);
     return wf_failure_inherit(comm, async);
 }
 
-static wf_status end(operation *op, wf_status status)
+static wf_status end_operation(operation *op, wf_status status)
 {
     wf_comm *comm = op->comm, *async = connection_of(op);
     if (op->state == RUNNING && status != WF_OK)
         wf_engine_end(async, &op->flight, status);
     if (op->state != QUEUED)
-        status = wf_guard_end(async, op->name, status);
+        status = wf_guard_end(async, op->call.name, status);
     count(op);
-    return status != WF_OK && async != comm && async->dead && !comm->dead ? fail_together(comm, async) : status;
+    return status != WF_OK && async != comm && async->death.status && !comm->death.status ? fail_together(comm, async)
+                                                                                          : status;
 }
 
 /* --- turns -------------------------------------------------------------------------------------------------------- */
@@ -168,7 +154,7 @@ static void leave_first(struct wf_background *b, wf_status status)
     operation first = b->list[b->first++];
     if (b->status != WF_OK && first.state == QUEUED)
         return;
-    status = end(&first, status);
+    status = end_operation(&first, status);
     if (status != WF_OK && b->status == WF_OK) {
         wf_error_save(&b->status, b->message, sizeof b->message);
         b->status = status;
@@ -178,14 +164,14 @@ static void leave_first(struct wf_background *b, wf_status status)
 
 /* The first operation a little further: whether anything moved. After an error, which may be that of adding one, what
  * has not begun is left out. */
-static bool turn(struct wf_background *b)
+static bool advance_first(struct wf_background *b)
 {
     operation *op = &b->list[b->first];
     wf_comm *comm = connection_of(op);
     bool moved = false, over = false;
     wf_status status = op->state == QUEUED ? b->status : WF_OK;
     if (status == WF_OK && op->state == QUEUED)
-        status = begin(op, &moved, &over);
+        status = begin_operation(op, &moved, &over);
     else if (status == WF_OK && ++b->advances % POLL_EVERY == 0)
         status = wf_comm_alive(comm);
     /* What is over may have added to the list, which then lies elsewhere. */
@@ -205,7 +191,7 @@ static bool turn(struct wf_background *b)
 }
 
 /* The context need not ask any more. */
-static void rest(struct wf_background *b)
+static void detach_if_idle(struct wf_background *b)
 {
     if (!is_empty(b))
         return;
@@ -233,7 +219,7 @@ static void poll(struct wf_background *b, wf_deadline *deadline)
 }
 
 /* Operations in turn, as far as they get, or until nothing is left: whether anything moved. */
-static bool work(struct wf_background *b, bool waits)
+static bool run_queue(struct wf_background *b, bool waits)
 {
     wf_deadline deadline = {.polls = -1};
     bool any = false;
@@ -244,7 +230,7 @@ static bool work(struct wf_background *b, bool waits)
     for (int idle = 0; !is_empty(b) && (waits || idle == 0); idle++) {
         bool moved = false;
         const char *watched = wf_watch_swap(NULL);
-        while (!is_empty(b) && turn(b))
+        while (!is_empty(b) && advance_first(b))
             moved = true;
         (void)wf_watch_swap(watched);
         if (moved) {
@@ -257,7 +243,7 @@ static bool work(struct wf_background *b, bool waits)
     }
     wf_errors_swap(b->errors);
     b->shared->background_runs = false;
-    rest(b);
+    detach_if_idle(b);
     return any;
 }
 
@@ -268,7 +254,7 @@ static void progress(void *background)
     struct wf_background *b = background;
     if (b->shared->background_runs)
         return;
-    const bool moved = work(b, false);
+    const bool moved = run_queue(b, false);
     if (!b->shared->waits)
         return;
     b->idle = moved ? 0 : b->idle + 1;
@@ -300,7 +286,7 @@ void wf_background_free(struct wf_background *b)
     free(b);
 }
 
-static void remember(struct wf_background *b)
+static void keep_error(struct wf_background *b)
 {
     if (b->status == WF_OK)
         wf_error_save(&b->status, b->message, sizeof b->message);
@@ -320,37 +306,36 @@ static bool grow(struct wf_background *b)
     return true;
 }
 
-static void add(operation op)
+static void add_operation(operation op)
 {
     struct wf_background *b = op.comm ? op.comm->shared->background : NULL;
     if (!b)
         return;
     if (!op.comm->async && op.comm->size > 1) {
         WF_RAISE(WF_ERR_STATE, "the communicator was not opened for the background stream");
-        remember(b);
+        keep_error(b);
         return;
     }
     if (!grow(b)) {
-        remember(b);
+        keep_error(b);
         return;
     }
     b->list[b->last++] = op;
     b->shared->ctx->progress = progress;
     b->shared->ctx->progress_state = b;
     if (op.comm->shared->in_order)
-        (void)work(b, true);
+        (void)run_queue(b, true);
 }
 
 void wf_background_call(wf_comm *comm, wf_background_function run, void *own)
 {
-    add((operation){.comm = comm, .run = run, .own = own});
+    add_operation((operation){.comm = comm, .run = run, .own = own});
 }
 
 void wf_background_sum(wf_comm *comm, const wf_reduce_job *job)
 {
     if (comm)
-        add((operation){
-            .comm = comm, .name = comm->reducer->name, .call = wf_reducer_call(comm->reducer, job), .data = job->flat});
+        add_operation((operation){.comm = comm, .call = wf_reducer_call(comm->reducer, job)});
 }
 
 static void add_shards(wf_operation which, const char *name, wf_comm *comm, void *data, const int64_t *shard,
@@ -358,8 +343,14 @@ static void add_shards(wf_operation which, const char *name, wf_comm *comm, void
 {
     if (!comm)
         return;
-    const wf_call call = {.operation = which, .dtype = dtype, .count = shard[comm->size], .part = shard};
-    add((operation){.comm = comm, .name = name, .call = call, .data = data});
+    const wf_call call = {.operation = which,
+                          .name = name,
+                          .dtype = dtype,
+                          .count = shard[comm->size],
+                          .part = shard,
+                          .out = data,
+                          .device = true};
+    add_operation((operation){.comm = comm, .call = call});
 }
 
 void wf_background_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
@@ -374,8 +365,13 @@ void wf_background_gather_shards(wf_comm *comm, void *data, const int64_t *shard
 
 void wf_background_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    const wf_call call = {.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = (int64_t)bytes};
-    add((operation){.comm = comm, .name = "allgather_bytes", .call = call, .mine = mine, .data = all});
+    const wf_call call = {.operation = WF_CALL_ALLGATHER,
+                          .name = "allgather_bytes",
+                          .dtype = WF_U8,
+                          .count = (int64_t)bytes,
+                          .in = mine,
+                          .out = all};
+    add_operation((operation){.comm = comm, .call = call});
 }
 
 wf_status wf_background_status(const wf_comm *comm)
@@ -389,10 +385,10 @@ wf_status wf_background_wait(wf_comm *comm)
     struct wf_background *b = comm->shared->background;
     if (!b)
         return WF_OK;
-    (void)work(b, true);
+    (void)run_queue(b, true);
     const wf_status status = wf_background_status(comm);
     b->status = WF_OK;
-    return status == WF_OK ? join(comm) : status;
+    return status == WF_OK ? wf_native_join_sums(comm) : status;
 }
 
 void wf_background_end(wf_comm *comm)
@@ -400,9 +396,9 @@ void wf_background_end(wf_comm *comm)
     struct wf_background *b = comm && !comm->closed ? comm->shared->background : NULL;
     if (!b)
         return;
-    (void)work(b, true);
+    (void)run_queue(b, true);
     b->status = WF_OK;
-    if (join(comm) != WF_OK)
+    if (wf_native_join_sums(comm) != WF_OK)
         wf_log(WF_LOG_ERROR, "%s", wf_error_message());
 }
 
@@ -452,7 +448,7 @@ static void abandon(struct wf_background *b, const wf_comm *comm)
             wf_engine_end(connection_of(op), &op->flight, WF_ERR_STATE);
     }
     b->last = kept;
-    rest(b);
+    detach_if_idle(b);
 }
 
 void wf_background_close(wf_comm *comm)

@@ -32,6 +32,7 @@ typedef struct wf_host_block {
 typedef struct wf_comm_shared {
     wf_ctx *ctx;
     int64_t members;
+    size_t chunk_bytes;   /* of a message at most: the least of all ranks */
     bool in_order;        /* some calls are matched by their order alone: tasks run where they are added */
     bool background_runs; /* an operation of the background stream is running, not the main program */
     bool waits;           /* the main program waits: set while a wait advances the background stream */
@@ -42,37 +43,12 @@ typedef struct wf_comm_shared {
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
 typedef struct wf_buffer {
     wf_comm *comm;
-    const wf_tensor *tensor;
+    const wf_tensor *tensor; /* NULL: a vector in device memory, or nothing */
+    void *origin;            /* where the elements are, of the tensor or the vector */
     void *data;
     size_t bytes;
     void *packed, *staged; /* owned */
 } wf_buffer;
-
-/* What goes to and comes from one rank in a call on tensors. */
-typedef struct wf_peer_slot {
-    const wf_comm *comm;
-    const wf_tensor *out;
-    wf_tensor *in;
-    int rank;
-    size_t bytes; /* of metadata that comes: what the frame must say */
-    wf_buffer buffer_out, buffer_in;
-    bool native_out, native_in; /* by the native transport */
-} wf_peer_slot;
-
-/* A call on the peer slots in the form that the engine takes (WF_CALL_LISTS): by rank, then the frames in the engine's
- * order. */
-typedef struct wf_peer_lists {
-    int64_t *part;
-    const void **in;
-    void **out;
-    wf_frame *frame_out, *frame_in;
-} wf_peer_lists;
-
-typedef enum wf_way {
-    WF_WAY_STAGED = 0, /* device memory goes through the host's */
-    WF_WAY_NATIVE,     /* by the native transport where it is there: of a collective */
-    WF_WAY_POINT       /* between two ranks: what is long natively */
-} wf_way;
 
 struct wf_mesh_kept;
 
@@ -85,50 +61,64 @@ struct wf_mesh {
 
 struct wf_control;
 
+/* The ranks of a communicator, each by its number in it. */
+typedef struct wf_rank_table {
+    int32_t *node;  /* the number of its node */
+    int64_t *pid;   /* its process, on its machine */
+    int32_t *world; /* its number in the communicator that was opened */
+} wf_rank_table;
+
+/* The call that a communicator is in, of which there is one at most. The guard fills it when a call is entered; it
+ * keeps the last one after that. */
+typedef struct wf_call_state {
+    wf_call_record record;
+    uint64_t event;             /* of the flight recorder; 0: no call is in progress */
+    uint64_t sent_before;       /* bytes in all, when it began */
+    int tag;                    /* of its messages */
+    struct wf_peer_call *peers; /* of a call on tensors: its lists, whose memory is made once (comm/collective) */
+    bool entered;               /* a collective was entered and is not over */
+    bool parting;               /* a part is made, which some ranks do by themselves between two collectives */
+} wf_call_state;
+
+/* The failure of which a communicator died. */
+typedef struct wf_death {
+    wf_status status; /* WF_OK: it lives */
+    char text[WF_FAILURE_TEXT];
+} wf_death;
+
+/* How "auto" chose, for the text that tells it. */
+typedef struct wf_comm_pick {
+    char no_native[WF_WHY]; /* why it did not take the native transport; empty: it did, or there is no GPU */
+    double probe_ms[2];     /* of 1 MiB, in shared memory and by messages, where it has tried */
+} wf_comm_pick;
+
+/* What lasts as long as a communicator. */
 struct wf_comm {
     wf_comm_shared *shared;
     wf_comm *parent;    /* holds a reference */
     wf_comm *next_open; /* of all that have several ranks */
     int references;
     bool closed;
-    bool inside;       /* a collective was entered and is not over */
-    bool parting;      /* a part is made, which some ranks do by themselves between two collectives */
-    bool lost;         /* memory of unfinished messages is never used again */
-    bool nested;       /* works inside calls of its parent, whose ranks know better who is missing */
-    bool pairs_asked;  /* for memory of exchanges */
-    bool shares_asked; /* for memory of sums */
-    wf_way way;        /* of the peer slots */
-    wf_link link;      /* where there are several ranks */
+    bool lost;    /* memory of unfinished messages is never used again */
+    bool nested;  /* works inside calls of its parent, whose ranks know better who is missing */
+    wf_link link; /* where there are several ranks */
     const wf_reducer *reducer;
     const char *name;
     int rank, size, intra_rank, intra_size, inter_rank, inter_size;
-    int windows;                /* made so far */
-    size_t chunk_bytes;         /* the least of all ranks */
+    wf_rank_table ranks;
     int tags;                   /* how many the transport has beyond those of users, and one more */
     uint64_t mpi_comm;          /* the transport's */
     struct wf_control *control; /* NULL where there is one rank */
+    struct wf_engine *engine;
+    struct wf_native *native; /* the native transport's; NULL: device memory goes through the host's */
     wf_mesh mesh;
     wf_comm *async; /* the same ranks once more, for the background stream; NULL until it is opened */
-    wf_status dead;
-    char death[WF_FAILURE_TEXT];
-    wf_call_record doing; /* the call in progress */
-    uint64_t id;          /* the same on all ranks */
-    uint64_t event;       /* of the flight recorder; 0: no call is in progress */
-    uint64_t sent_before; /* in all, when it began */
-    uint64_t sequence;
-    struct wf_engine *engine;
-    int32_t *node;             /* of each rank: its number */
-    int64_t *pid;              /* of each rank: its process, on its machine */
-    int32_t *world_rank;       /* of each rank: its number in the communicator that was opened */
-    int tag;                   /* of the messages of the call in progress */
-    struct wf_peer_slot *slot; /* one per rank */
-    wf_peer_lists lists;
+    wf_death death;
+    uint64_t id;       /* the same on all ranks */
+    uint64_t sequence; /* of the last collective */
+    wf_call_state call;
     wf_traffic traffic;
-    struct wf_ipc_buffers *ipc; /* of exchanges inside a node, in device memory; NULL: none */
-    struct wf_native *native;   /* the native transport's; NULL: device memory goes through the host's */
-    char pairs_why[WF_WHY];     /* a node's memory is not shared for exchanges; empty: it is, or was not asked for */
-    char why[WF_WHY];           /* auto did not take the native transport; empty: it did, or there is no GPU */
-    double probe_ms[2];         /* of 1 MiB, in shared memory and by messages, where auto has tried */
+    wf_comm_pick pick;
 };
 
 #endif

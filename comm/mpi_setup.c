@@ -22,29 +22,30 @@ typedef struct setup {
  * order, so that all ranks number nodes alike, by their lowest ranks. */
 static void place_rank(wf_comm *comm, int r, int leader, int64_t pid, int32_t world_rank)
 {
-    comm->pid[r] = pid;
-    comm->world_rank[r] = world_rank;
-    comm->node[r] = leader == r ? comm->inter_size++ : comm->node[leader];
+    comm->ranks.pid[r] = pid;
+    comm->ranks.world[r] = world_rank;
+    comm->ranks.node[r] = leader == r ? comm->inter_size++ : comm->ranks.node[leader];
 }
 
 /* Computes this rank's place in its node, after place_rank of all ranks. */
 static void take_place(wf_comm *comm)
 {
-    comm->inter_rank = comm->node[comm->rank];
+    comm->inter_rank = comm->ranks.node[comm->rank];
     for (int r = 0; r < comm->size; r++) {
-        comm->intra_size += comm->node[r] == comm->inter_rank;
-        comm->intra_rank += comm->node[r] == comm->inter_rank && r < comm->rank;
+        comm->intra_size += comm->ranks.node[r] == comm->inter_rank;
+        comm->intra_rank += comm->ranks.node[r] == comm->inter_rank && r < comm->rank;
     }
 }
 
 static wf_status agree_setups(wf_comm *comm, const setup *all)
 {
-    comm->chunk_bytes = (size_t)1 << 30; /* MPI counts with int */
+    size_t *const chunk_bytes = &comm->shared->chunk_bytes;
+    *chunk_bytes = (size_t)1 << 30; /* MPI counts with int */
     for (int r = 0; r < comm->size; r++) {
         if (all[r].status != WF_OK && comm->size > 1)
             WF_FAIL((wf_status)all[r].status, "rank %d: %s", r, all[r].message);
-        if (all[r].chunk_bytes < comm->chunk_bytes)
-            comm->chunk_bytes = all[r].chunk_bytes;
+        if (all[r].chunk_bytes < *chunk_bytes)
+            *chunk_bytes = all[r].chunk_bytes;
     }
     if (all[0].status != WF_OK)
         return (wf_status)all[0].status;
@@ -58,10 +59,11 @@ static wf_status agree_setups(wf_comm *comm, const setup *all)
 /* The memory of what follows, so that nothing fails between two collective steps. */
 static wf_status make_room(wf_comm *comm)
 {
-    comm->node = calloc((size_t)comm->size, sizeof *comm->node);
-    comm->pid = calloc((size_t)comm->size, sizeof *comm->pid);
-    comm->world_rank = calloc((size_t)comm->size, sizeof *comm->world_rank);
-    WF_CHECK(comm->node && comm->pid && comm->world_rank, WF_ERR_MEMORY, "no memory for %d ranks", comm->size);
+    comm->ranks.node = calloc((size_t)comm->size, sizeof *comm->ranks.node);
+    comm->ranks.pid = calloc((size_t)comm->size, sizeof *comm->ranks.pid);
+    comm->ranks.world = calloc((size_t)comm->size, sizeof *comm->ranks.world);
+    WF_CHECK(comm->ranks.node && comm->ranks.pid && comm->ranks.world, WF_ERR_MEMORY, "no memory for %d ranks",
+             comm->size);
     if (comm->size == 1)
         return WF_OK;
     WF_TRY(wf_control_new(comm));
@@ -181,9 +183,9 @@ wf_status wf_mpi_prepare(const wf_comm *comm, const int *member, int members, wf
     WF_TRY(make_room(child));
     for (int r = 0; r < members; r++) {
         int leader = 0;
-        while (comm->node[member[leader]] != comm->node[member[r]])
+        while (comm->ranks.node[member[leader]] != comm->ranks.node[member[r]])
             leader++;
-        place_rank(child, r, leader, comm->pid[member[r]], comm->world_rank[member[r]]);
+        place_rank(child, r, leader, comm->ranks.pid[member[r]], comm->ranks.world[member[r]]);
     }
     take_place(child);
     return WF_OK;

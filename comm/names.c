@@ -81,10 +81,10 @@ static wf_status probe(wf_comm *comm)
     WF_TRY(wf_pool_take(ctx, PROBE_BYTES, &job.flat));
     const wf_array zeros = {.data = job.flat, .dtype = WF_F32, .shape = WF_SHAPE(offset[1])};
     WF_TRY_OUT(ctx->k->fill(ctx, &zeros, 0));
-    WF_TRY_OUT(time_of(comm, "single_node", &job, &comm->probe_ms[0]));
-    WF_TRY_OUT(time_of(comm, "flat", &job, &comm->probe_ms[1]));
+    WF_TRY_OUT(time_of(comm, "single_node", &job, &comm->pick.probe_ms[0]));
+    WF_TRY_OUT(time_of(comm, "flat", &job, &comm->pick.probe_ms[1]));
     /* The slowest rank decides, and all ranks choose the same. */
-    WF_TRY_OUT(wf_allreduce_f64(comm, comm->probe_ms, 2, WF_MAX));
+    WF_TRY_OUT(wf_allreduce_f64(comm, comm->pick.probe_ms, 2, WF_MAX));
 out:
     wf_pool_give(ctx, job.flat, PROBE_BYTES);
     return status;
@@ -96,7 +96,7 @@ static wf_status pick_in_node(wf_comm *comm)
     WF_TRY(wf_reducer_connect(comm));
     if (wf_engine_shares(comm))
         WF_TRY(probe(comm));
-    if (wf_engine_shares(comm) && comm->probe_ms[0] < comm->probe_ms[1])
+    if (wf_engine_shares(comm) && comm->pick.probe_ms[0] < comm->pick.probe_ms[1])
         return WF_OK;
     take_kind(comm, "flat");
     /* Memory that will not be used is given back. */
@@ -118,8 +118,8 @@ static wf_status pick_between_nodes(wf_comm *comm)
 
 static wf_status pick_for_gpus(wf_comm *comm)
 {
-    WF_TRY(wf_native_fits(comm, comm->why));
-    if (comm->why[0])
+    WF_TRY(wf_native_fits(comm, comm->pick.no_native));
+    if (comm->pick.no_native[0])
         return comm->inter_size == 1 ? pick_in_node(comm) : pick_between_nodes(comm);
     take_kind(comm, "pure_nccl");
     return wf_native_open(comm);
@@ -157,12 +157,12 @@ static const char *what_it_does(const wf_comm *comm, char text[WF_RECORD_TEXT])
 {
     const char *does = comm->size == 1 ? "one rank: nothing to send" : comm->reducer ? comm->reducer->does : "";
     snprintf(text, WF_RECORD_TEXT, "%s", does);
-    if (comm->probe_ms[1] > 0)
+    if (comm->pick.probe_ms[1] > 0)
         snprintf(text, WF_RECORD_TEXT, "%.90s; 1 MiB takes %.2f ms in shared memory, %.2f ms by messages", does,
-                 comm->probe_ms[0], comm->probe_ms[1]);
-    if (comm->why[0]) {
+                 comm->pick.probe_ms[0], comm->pick.probe_ms[1]);
+    if (comm->pick.no_native[0]) {
         const size_t used = strlen(text);
-        snprintf(text + used, WF_RECORD_TEXT - used, "; no NCCL: %.150s", comm->why);
+        snprintf(text + used, WF_RECORD_TEXT - used, "; no NCCL: %.150s", comm->pick.no_native);
     }
     return text;
 }

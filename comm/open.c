@@ -23,8 +23,8 @@ static wf_status set_mesh(wf_comm *comm)
 /* Everything that depends on the number of ranks. */
 static wf_status furnish_comm(wf_comm *comm)
 {
-    WF_TRY(wf_peer_slots_open(comm));
-    WF_TRY(wf_engine_open(comm, comm->node));
+    WF_TRY(wf_peer_calls_open(comm));
+    WF_TRY(wf_engine_open(comm, comm->ranks.node));
     return set_mesh(comm);
 }
 
@@ -42,7 +42,6 @@ static wf_comm *comm_new(wf_comm_shared *shared, wf_comm *parent)
     parent->references++;
     comm->name = parent->name;
     comm->reducer = parent->reducer;
-    comm->chunk_bytes = parent->chunk_bytes;
     /* The first communicator owns the context, so only those split from it count as its objects. */
     wf_live_add(shared->ctx, WF_LIVE_COMM, 1);
     return comm;
@@ -155,10 +154,10 @@ static void disconnect(wf_comm *comm)
     wf_control_close(comm);
     wf_transport_mpi_close(comm);
     wf_engine_close(comm);
-    free(comm->node);
-    free(comm->pid);
-    free(comm->world_rank);
-    wf_peer_slots_close(comm);
+    free(comm->ranks.node);
+    free(comm->ranks.pid);
+    free(comm->ranks.world);
+    wf_peer_calls_close(comm);
 }
 
 static wf_comm *open_first(const void *mpi_comm, const char *name, wf_ctx_opts opts)
@@ -215,7 +214,7 @@ static void drop_child(wf_comm *comm)
 static wf_status open_part(wf_comm *comm, wf_comm *child)
 {
     WF_TRY(furnish_comm(child));
-    return comm->native ? wf_native_open(child) : WF_OK;
+    return wf_native_follow(comm, child);
 }
 
 /* They meet by messages that see time-outs and failures, and then agree, so that MPI's collective cannot hang. Whatever
@@ -246,7 +245,7 @@ static wf_status make_part(wf_comm *comm, const char *operation, const int *memb
 static wf_comm *part_of(wf_comm *comm, const char *operation, const int *member, int members, bool nested)
 {
     wf_comm *child = comm_new(comm->shared, comm);
-    comm->parting = true; /* a failure in a later collective is none of this call */
+    comm->call.parting = true; /* a failure in a later collective is none of this call */
     wf_status status = wf_comm_alive(comm);
     if (status == WF_OK)
         status = child ? wf_mpi_prepare(comm, member, members, child)
@@ -257,7 +256,7 @@ static wf_comm *part_of(wf_comm *comm, const char *operation, const int *member,
         status = wf_guard_end(comm, operation, make_part(comm, operation, member, members, child, status));
     else if (status == WF_OK)
         status = open_part(comm, child);
-    comm->parting = false;
+    comm->call.parting = false;
     if (status == WF_OK)
         return child;
     if (child)

@@ -49,7 +49,7 @@ void wf_mpi_abort(int code)
 static bool lives(const wf_comm *comm)
 {
     for (; comm; comm = comm->parent)
-        if (comm->dead)
+        if (comm->death.status)
             return false;
     return true;
 }

@@ -22,45 +22,69 @@ static bool travels_as_it_is(const wf_tensor *x)
     return true;
 }
 
-wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buffer *buffer)
+/* Into memory that the transport can read, unless it reads that of the device. */
+static wf_status stage(wf_buffer *b, bool on_device)
+{
+    if (b->comm->shared->ctx->k->host || on_device)
+        return WF_OK;
+    WF_TRY(wf_host_take(b->comm, b->bytes, &b->staged));
+    b->data = b->staged;
+    return WF_OK;
+}
+
+/* Two steps at most, each only where it is needed: into the order that travels, then into the host's memory. */
+wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool on_device, wf_buffer *buffer)
 {
     *buffer = (wf_buffer){.comm = comm, .tensor = y};
     buffer->bytes = y ? wf_tensor_bytes(y) : 0;
     if (buffer->bytes == 0)
         return WF_OK;
-    buffer->data = y->data;
-    /* Two steps at most, each only where it is needed: into the order that travels, then into memory that the transport
-     * can read. */
+    buffer->origin = buffer->data = y->data;
     if (!travels_as_it_is(y)) {
         WF_TRY(wf_pool_take(y->ctx, buffer->bytes, &buffer->packed));
         buffer->data = buffer->packed;
     }
-    if (!y->ctx->k->host && !native) {
-        WF_TRY(wf_host_take(comm, buffer->bytes, &buffer->staged));
-        buffer->data = buffer->staged;
-    }
-    return WF_OK;
+    return stage(buffer, on_device);
 }
 
-wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool native, wf_buffer *buffer)
+wf_status wf_buffer_vector(wf_comm *comm, void *data, size_t bytes, bool on_device, wf_buffer *buffer)
 {
-    WF_TRY(wf_buffer_room(comm, x, native, buffer));
+    *buffer = (wf_buffer){.comm = comm, .origin = data, .data = data, .bytes = bytes};
+    return bytes > 0 ? stage(buffer, on_device) : WF_OK;
+}
+
+static wf_status read_staged(wf_buffer *b)
+{
+    return b->staged ? wf_ctx_read(b->comm->shared->ctx, b->staged, b->packed ? b->packed : b->origin, b->bytes)
+                     : WF_OK;
+}
+
+wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool on_device, wf_buffer *buffer)
+{
+    WF_TRY(wf_buffer_room(comm, x, on_device, buffer));
     if (buffer->packed) {
         const wf_strided from = wf_tensor_strided(x), to = dense_view(x, buffer->packed);
         WF_TRY(x->ctx->k->copy(x->ctx, &from, &to, false));
     }
-    if (buffer->staged)
-        WF_TRY(wf_ctx_read(x->ctx, buffer->staged, buffer->packed ? buffer->packed : x->data, buffer->bytes));
-    return WF_OK;
+    return read_staged(buffer);
+}
+
+wf_status wf_buffer_read_vector(wf_comm *comm, const void *data, size_t bytes, bool on_device, wf_buffer *buffer)
+{
+    WF_TRY(wf_buffer_vector(comm, (void *)data, bytes, on_device, buffer));
+    return read_staged(buffer);
 }
 
 wf_status wf_buffer_store(wf_buffer *buffer)
 {
     const wf_tensor *y = buffer->tensor;
+    if (buffer->staged) {
+        wf_ctx *ctx = buffer->comm->shared->ctx;
+        void *to = buffer->packed ? buffer->packed : buffer->origin;
+        WF_TRY(ctx->k->to_device(ctx, to, buffer->staged, buffer->bytes));
+    }
     if (!y)
         return WF_OK;
-    if (buffer->staged)
-        WF_TRY(y->ctx->k->to_device(y->ctx, buffer->packed ? buffer->packed : y->data, buffer->staged, buffer->bytes));
     if (buffer->packed) {
         const wf_strided from = dense_view(y, buffer->packed), to = wf_tensor_strided(y);
         WF_TRY(y->ctx->k->copy(y->ctx, &from, &to, false));

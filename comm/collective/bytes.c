@@ -5,37 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The pattern of all calls here: arguments, a record of the call that the ranks compare, the work, settle.
- * wf_guard_end tells the others of a failure on the way. */
-static wf_status bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
+static wf_status check_bcast_bytes(const wf_comm *comm, const void *data, size_t bytes, int root)
 {
     WF_TRY(wf_check_rank(comm, "root", root));
     WF_CHECK(data || bytes == 0, WF_ERR_ARGUMENT, "data is NULL, and bytes is %zu", bytes);
-    const wf_call_record record = wf_call_record_values("bcast_bytes", WF_U8, (int64_t)bytes, -1, root);
-    WF_TRY(wf_guard_enter(comm, &record));
-    WF_TRY(wf_coll_bcast(comm, data, bytes, root));
-    return wf_guard_settle(comm);
+    return WF_OK;
 }
 
 wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "bcast_bytes", bcast_bytes(comm, data, bytes, root));
+    const wf_call call = {.operation = WF_CALL_BCAST,
+                          .name = "bcast_bytes",
+                          .dtype = WF_U8,
+                          .count = (int64_t)bytes,
+                          .root = root,
+                          .out = data};
+    return wf_comm_run(comm, check_bcast_bytes(comm, data, bytes, root), &call);
 }
 
-static wf_status allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
+wf_status wf_check_gathered(const void *mine, size_t bytes, const void *all)
 {
     WF_CHECK((mine && all) || bytes == 0, WF_ERR_ARGUMENT, "mine or all is NULL, and bytes is %zu", bytes);
-    const wf_call_record record = wf_call_record_values("allgather_bytes", WF_U8, (int64_t)bytes, -1, -1);
-    WF_TRY(wf_guard_enter(comm, &record));
-    WF_TRY(wf_coll_allgather(comm, mine, bytes, all));
-    return wf_guard_settle(comm);
+    return WF_OK;
 }
 
 wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "allgather_bytes", allgather_bytes(comm, mine, bytes, all));
+    const wf_call call = {.operation = WF_CALL_ALLGATHER,
+                          .name = "allgather_bytes",
+                          .dtype = WF_U8,
+                          .count = (int64_t)bytes,
+                          .in = mine,
+                          .out = all};
+    return wf_comm_run(comm, wf_check_gathered(mine, bytes, all), &call);
 }
 
 static wf_status check_scatter(const wf_comm *comm, const void *const *x, const size_t *bytes, const void *y,
@@ -51,68 +55,62 @@ static wf_status check_scatter(const wf_comm *comm, const void *const *x, const 
     return WF_OK;
 }
 
-static wf_status scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
-                               int root)
-{
-    WF_TRY(check_scatter(comm, x, bytes, y, y_bytes, root));
-    const wf_call_record record = wf_call_record_plain("scatter_bytes", root);
-    WF_TRY(wf_guard_enter(comm, &record));
-    if (comm->rank == root && y_bytes > 0)
-        /* The root sends itself no message. */
-        memcpy(y, x[root], y_bytes);
-    WF_TRY(wf_peer_slots_scatter(comm, x, bytes, y, y_bytes, root));
-    return wf_guard_settle(comm);
-}
-
 wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes, int root)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "scatter_bytes", scatter_bytes(comm, x, bytes, y, y_bytes, root));
+    const wf_status checked = check_scatter(comm, x, bytes, y, y_bytes, root);
+    const wf_call call = {.operation = WF_CALL_LISTS,
+                          .name = "scatter_bytes",
+                          .root = root,
+                          .peers = wf_peer_call_begin(comm, WF_WAY_BYTES)};
+    if (checked == WF_OK)
+        wf_peer_call_scatter(call.peers, x, bytes, y, y_bytes, root);
+    return wf_comm_run(comm, checked, &call);
 }
 
-static wf_status allreduce_values(wf_comm *comm, const char *operation, void *values, int64_t count, wf_dtype dtype,
-                                  wf_reduce_op op)
+static wf_status check_values(const void *values, int64_t count, wf_reduce_op op)
 {
     WF_TRY(wf_check_op(op));
     WF_CHECK(count >= 0, WF_ERR_ARGUMENT, "count %lld is negative", (long long)count);
     WF_CHECK(values || count == 0, WF_ERR_ARGUMENT, "values is NULL, and count is %lld", (long long)count);
-    const wf_call_record record = wf_call_record_values(operation, dtype, count, (int)op, -1);
-    WF_TRY(wf_guard_enter(comm, &record));
-    WF_TRY(wf_coll_reduce(comm, values, values, count, dtype, op, -1));
-    return wf_guard_settle(comm);
+    return WF_OK;
+}
+
+static wf_status allreduce_values(wf_comm *comm, const char *name, void *values, int64_t count, wf_dtype dtype,
+                                  wf_reduce_op op)
+{
+    const wf_call call = {.operation = WF_CALL_ALLREDUCE,
+                          .name = name,
+                          .op = op,
+                          .dtype = dtype,
+                          .count = count,
+                          .in = values,
+                          .out = values};
+    return wf_comm_run(comm, check_values(values, count, op), &call);
 }
 
 wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "allreduce_f64", allreduce_values(comm, "allreduce_f64", values, count, WF_F64, op));
+    return allreduce_values(comm, "allreduce_f64", values, count, WF_F64, op);
 }
 
 wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "allreduce_i64", allreduce_values(comm, "allreduce_i64", values, count, WF_I64, op));
+    return allreduce_values(comm, "allreduce_i64", values, count, WF_I64, op);
 }
 
 /* Fixed length, so that the message needs no length ahead of it. */
-typedef struct spread {
+typedef struct status_message {
     int32_t status;
     char message[1020];
-} spread;
-
-static wf_status share(wf_comm *comm, spread *news, int root)
-{
-    WF_TRY(wf_check_rank(comm, "root", root));
-    const wf_call_record record = wf_call_record_plain("bcast_status", root);
-    WF_TRY(wf_guard_enter(comm, &record));
-    WF_TRY(wf_coll_bcast(comm, news, sizeof *news, root));
-    return wf_guard_settle(comm);
-}
+} status_message;
 
 wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root)
 {
     wf_status code;
-    spread *news;
+    status_message *news;
     WF_NEED(comm);
     /* From the heap: after a failure a message may still arrive in it. */
     news = wf_calloc(comm->shared->ctx, 1, sizeof *news);
@@ -121,8 +119,14 @@ wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root)
     news->status = (int32_t)status;
     if (status != WF_OK)
         wf_error_save(&code, news->message, sizeof news->message);
-    const wf_status shared = wf_guard_end(comm, "bcast_status", share(comm, news, root));
-    const spread heard = *news;
+    const wf_call call = {.operation = WF_CALL_BCAST,
+                          .name = "bcast_status",
+                          .dtype = WF_U8,
+                          .count = sizeof *news,
+                          .root = root,
+                          .out = news};
+    const wf_status shared = wf_comm_run(comm, wf_check_rank(comm, "root", root), &call);
+    const status_message heard = *news;
     wf_comm_release(comm, news);
     if (shared != WF_OK)
         return shared;

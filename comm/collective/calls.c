@@ -1,5 +1,5 @@
-/* Collectives on buffers, and the end of a message: each is one call of the engine. And the memory that the ranks of a
- * node share for sums, which is opened at their first one. */
+/* Parts of calls that have been entered: steps of set-up, the end of a message, and the memory that the ranks of a node
+ * share for sums, which is opened at their first one. */
 #include "comm/collective/collective_impl.h"
 
 #include "core/log.h"
@@ -7,38 +7,17 @@
 wf_status wf_coll_share(wf_comm *comm)
 {
     char why[WF_FAILURE_TEXT] = "";
-    if (comm->size == 1 || !comm->reducer->shares || comm->shares_asked)
+    if (comm->size == 1 || !comm->reducer->shares || wf_engine_share_asked(comm))
         return WF_OK;
     const wf_traffic before = comm->traffic;
     /* Records of later calls lie in this memory; that of this call is known to be the same on all ranks before. */
     WF_TRY(wf_coll_barrier(comm));
     WF_TRY(wf_guard_settle(comm));
     WF_TRY(wf_engine_share(comm, why));
-    comm->shares_asked = true;
     comm->traffic = before; /* setting up is no traffic of the program */
     if (!wf_engine_shares(comm) && comm->rank == 0)
         wf_log(WF_LOG_WARN, "no memory is shared, sums go by messages: %.300s", why);
     return WF_OK;
-}
-
-wf_status wf_coll_bcast(wf_comm *comm, void *data, size_t bytes, int root)
-{
-    const wf_call call = {.operation = WF_CALL_BCAST, .dtype = WF_U8, .count = (int64_t)bytes, .root = root};
-    return wf_engine_run(comm, &call, NULL, data);
-}
-
-wf_status wf_coll_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
-                         int root)
-{
-    const wf_call call = {.operation = root < 0 ? WF_CALL_ALLREDUCE : WF_CALL_REDUCE,
-                          .dtype = dtype,
-                          .op = op,
-                          .count = count,
-                          .root = root < 0 ? 0 : root};
-    /* Sums in a node's memory need none of the host's of their own, which could not be captured either. */
-    if (comm->size > 1 && count > 0)
-        WF_TRY(wf_comm_forbid_capture(comm, "communicate through the memory of the host"));
-    return wf_engine_run(comm, &call, x, y);
 }
 
 wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all)

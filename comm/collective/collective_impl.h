@@ -7,48 +7,76 @@
 
 /* --- buffer.c --- */
 
-/* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. native: in device
- * memory. */
-wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool native, wf_buffer *buffer) WF_NODISCARD;
-wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool native, wf_buffer *buffer) WF_NODISCARD;
-/* Puts what arrived into the tensor. */
+/* With the tensor's elements in it; or only room for them. x NULL gives an empty buffer. on_device: it stays
+ * in device memory. */
+wf_status wf_buffer_read(wf_comm *comm, const wf_tensor *x, bool on_device, wf_buffer *buffer) WF_NODISCARD;
+wf_status wf_buffer_room(wf_comm *comm, const wf_tensor *y, bool on_device, wf_buffer *buffer) WF_NODISCARD;
+/* Do so for a vector in device memory. */
+wf_status wf_buffer_read_vector(wf_comm *comm, const void *data, size_t bytes, bool on_device,
+                                wf_buffer *buffer) WF_NODISCARD;
+wf_status wf_buffer_vector(wf_comm *comm, void *data, size_t bytes, bool on_device, wf_buffer *buffer) WF_NODISCARD;
+/* Puts what arrived into the tensor, or the vector. */
 wf_status wf_buffer_store(wf_buffer *buffer) WF_NODISCARD;
 void wf_buffer_free(wf_buffer *buffer);
 
 /* --- peer_slots.c --- */
 
+typedef enum wf_way {
+    WF_WAY_STAGED = 0, /* device memory goes through the host's */
+    WF_WAY_NATIVE,     /* by the native transport where it is there: of a collective */
+    WF_WAY_POINT,      /* between two ranks: what is long natively */
+    WF_WAY_BYTES       /* metadata, in host memory */
+} wf_way;
+
+/* What goes to and comes from one rank in a call on tensors. */
+typedef struct wf_peer_slot {
+    const wf_comm *comm;
+    const wf_tensor *out;
+    wf_tensor *in;
+    int rank;
+    size_t bytes; /* of metadata that comes: what the frame must say */
+    wf_buffer buffer_out, buffer_in;
+    bool native_out, native_in; /* by the native transport */
+} wf_peer_slot;
+
+/* A call on tensors: its slots, one for each rank, and the same in the form that the engine takes (WF_CALL_LISTS), by
+ * rank, then the frames in the engine's order. */
+typedef struct wf_peer_call {
+    wf_comm *comm;
+    wf_way way;
+    bool same; /* one tensor goes to all ranks */
+    wf_peer_slot *slot;
+    int64_t *part;
+    const void **in;
+    void **out;
+    wf_frame *frame_out, *frame_in;
+} wf_peer_call;
+
 /* What travels ahead of a tensor. */
 wf_frame wf_frame_of(const wf_tensor *x);
 
-/* Room for the slots and lists of a communicator whose size is known. */
-wf_status wf_peer_slots_open(wf_comm *comm) WF_NODISCARD;
-void wf_peer_slots_close(wf_comm *comm);
-/* Clears what was asked of the peer slots. */
-void wf_peer_slots_start(wf_comm *comm, wf_way way);
+/* Makes the memory of these calls, which one of them has at a time, for a communicator whose size is known. */
+wf_status wf_peer_calls_open(wf_comm *comm) WF_NODISCARD;
+void wf_peer_calls_close(wf_comm *comm);
+/* Returns the call of comm with empty slots, for the caller to fill; it is valid until the next one begins. */
+wf_peer_call *wf_peer_call_begin(wf_comm *comm, wf_way way);
+/* Moves the slots of an entered call: lists of tensors, or their reduction. */
+wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call) WF_NODISCARD;
 /* Sends slot.out to and receives slot.in from every rank that has one; for this rank itself copies. The sender's type
  * and shape come first and must be those of slot.in. */
-wf_status wf_peer_slots_exchange(wf_comm *comm) WF_NODISCARD;
-/* The parts of an exchange: make the buffers (of outgoing data; of both); send types and shapes alone, or as part of
- * the reduction of y's copies, which are in buffer_out of every slot and go to buffer_in of this rank's own. The caller
- * frees the slots. */
-wf_status wf_peer_slots_read(wf_comm *comm) WF_NODISCARD;
-wf_status wf_peer_slots_prepare(wf_comm *comm) WF_NODISCARD;
-wf_status wf_peer_slots_agree(wf_comm *comm) WF_NODISCARD;
-wf_status wf_peer_slots_reduce(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
-/* Metadata: bytes[r] of x[r] go to rank r from the root, y_bytes to y. */
-wf_status wf_peer_slots_scatter(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
-                                int root) WF_NODISCARD;
+wf_status wf_peer_call_exchange(wf_peer_call *c) WF_NODISCARD;
+/* Fills the slots with metadata, for wf_peer_call_run: bytes[r] of x[r] go to rank r from the root, y_bytes to y. */
+void wf_peer_call_scatter(wf_peer_call *c, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
+                          int root);
 /* Begins to send a frame and `bytes` behind it to one rank. */
-wf_status wf_peer_slots_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
-                             wf_engine_call *flight) WF_NODISCARD;
+wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
+                            wf_engine_call *flight) WF_NODISCARD;
 /* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it;
  * natively: if it is long and its sender does so. */
-wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;
+wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;
 /* Returns the elements as a new tensor. */
-wf_status wf_peer_slots_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
-wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from, bool natively) WF_NODISCARD;
-wf_status wf_peer_slots_copy_own(wf_comm *comm) WF_NODISCARD; /* from this rank to itself */
-void wf_peer_slots_free(wf_comm *comm);
+wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
+wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, wf_way way) WF_NODISCARD;
 
 /* --- native_open.c --- */
 
@@ -57,49 +85,45 @@ wf_status wf_native_fits(wf_comm *comm, char why[WF_WHY]) WF_NODISCARD;
 /* Connects all ranks by the native transport, if there are several, or one that the configuration lets it connect with
  * itself; wf_native_fits has found nothing against it. Collective. */
 wf_status wf_native_open(wf_comm *comm) WF_NODISCARD;
-/* Connects them, or fails with what prevents it. Collective. */
+/* Connects the ranks of `part` if those of comm, which it is split from, are connected. Collective over part. */
+wf_status wf_native_follow(const wf_comm *comm, wf_comm *part) WF_NODISCARD;
+/* Connects them, unless they are connected, or fails with what prevents it. Collective. */
 wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
 
-/* --- native.c: collectives on device memory that is not the host's: by the native transport, or among one rank --- */
+/* --- native.c: calls on device memory that is not the host's: by the native transport, or among one rank --- */
 
-/* Returns true if collectives on tensors bypass the engine: the ranks are connected natively, or there is one rank and
- * its device memory is not host memory. comm->native says if they are connected. */
-bool wf_native(const wf_comm *comm);
+/* Returns true if the call bypasses the engine, on all ranks alike: the ranks are connected natively, or there is one
+ * rank and its device memory is not host memory. Max and min of floats do so over one rank only: the transport may lose
+ * a NaN. */
+bool wf_native_takes(const wf_comm *comm, const wf_call *call);
+/* Returns true if the tensor of a slot goes by the native transport. */
+bool wf_native_takes_tensor(const wf_peer_call *c, const wf_tensor *x);
+/* Runs the call; `in` and `out` are its vectors in device memory. */
+wf_status wf_native_run(wf_comm *comm, const wf_call *call, const void *in, void *out) WF_NODISCARD;
 /* Moves the data of the peer slots as one native call. An all-gather sends the data of each rank to all. */
-wf_status wf_native_move_slots(wf_comm *comm) WF_NODISCARD;
-wf_status wf_native_gather_slots(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
+wf_status wf_native_move_slots(const wf_peer_call *c) WF_NODISCARD;
+wf_status wf_native_gather_slots(const wf_peer_call *c, const wf_buffer *own) WF_NODISCARD;
 /* The reduction of all ranks' buffer_out of each slot on the rank of the slot, in the buffer_in of its own. */
-wf_status wf_native_reduce_slots(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
+wf_status wf_native_reduce_slots(const wf_peer_call *c, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
 /* Between wf_native_begin and wf_transport_native's end. */
 wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to) WF_NODISCARD;
 wf_status wf_native_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
-wf_status wf_native_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
-wf_status wf_native_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
-/* Returns true if the reduction bypasses the engine with the result that wf_allreduce promises. Over several ranks max
- * and min of floats do not: the transport may lose a NaN. */
-bool wf_native_reduces(const wf_comm *comm, wf_dtype dtype, wf_reduce_op op);
-/* Reduces 16-bit types in f32 and rounds once; root -1 puts the result on every rank. */
-wf_status wf_native_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
-                           int root) WF_NODISCARD;
-/* The sum on every rank, in place; the transport rounds 16-bit types at every step. */
-wf_status wf_native_sum(wf_comm *comm, void *data, int64_t count, wf_dtype dtype) WF_NODISCARD;
-/* In place, in a vector of which rank r has the part [shard[r], shard[r + 1]); shard[0] is 0. The parts are reduced,
- * each on its rank; the rest is left as it is. Or they are brought together. */
-wf_status wf_native_reduce_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype,
-                                  wf_reduce_op op) WF_NODISCARD;
-wf_status wf_native_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype) WF_NODISCARD;
 
-/* --- calls.c: collectives on buffers. The call has been entered. --- */
+/* --- door.c: the one way of a collective --- */
+
+/* Runs a call to its end: enters it, moves its memory, waits, and ends it; `checked` is what the caller found of its
+ * arguments, and an error there ends the call before it begins. Collective. */
+wf_status wf_comm_run(wf_comm *comm, wf_status checked, const wf_call *call) WF_NODISCARD;
+/* Checks the vectors of an all-gather. */
+wf_status wf_check_gathered(const void *mine, size_t bytes, const void *all) WF_NODISCARD;
+
+/* --- calls.c: parts of a call that has been entered --- */
 
 /* Opens, at the first time, the memory in which the ranks of each node sum, where the communicator's name says that
  * they do: reductions on one node go through it from then on. WF_OK where there is none left, on all ranks alike; one
  * line of the log says so. Collective. */
 wf_status wf_coll_share(wf_comm *comm) WF_NODISCARD;
 
-wf_status wf_coll_bcast(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
-/* The result on `root`, or everywhere where root is -1; y is not used elsewhere. y may be x. */
-wf_status wf_coll_reduce(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op,
-                         int root) WF_NODISCARD;
 /* all holds size blocks of equal length in rank order. */
 wf_status wf_coll_allgather(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 wf_status wf_coll_barrier(wf_comm *comm) WF_NODISCARD;

@@ -59,9 +59,16 @@ wf_status wf_native_open(wf_comm *comm)
     return WF_OK;
 }
 
+wf_status wf_native_follow(const wf_comm *comm, wf_comm *part)
+{
+    return comm->native ? wf_native_open(part) : WF_OK;
+}
+
 wf_status wf_comm_connect_native(wf_comm *comm)
 {
     char why[WF_WHY];
+    if (comm->native)
+        return WF_OK;
     WF_TRY(wf_native_fits(comm, why));
     if (why[0])
         return wf_comm_post_failure(comm, WF_RAISE(WF_ERR_UNSUPPORTED,

@@ -120,7 +120,7 @@ static wf_status prepare(wf_outbox *outbox, message *m, const contents *c)
     return wf_buffer_read(outbox->comm, m->x, false, &m->buffer);
 }
 
-static wf_status post(wf_outbox *outbox, const contents *c, int to)
+static wf_status post_message(wf_outbox *outbox, const contents *c, int to)
 {
     wf_comm *comm = outbox->comm;
     bool moved = false;
@@ -136,7 +136,7 @@ static wf_status post(wf_outbox *outbox, const contents *c, int to)
         return ready;
     }
     const wf_traffic before = comm->traffic;
-    const wf_status posted = wf_peer_slots_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight);
+    const wf_status posted = wf_peer_call_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight);
     if (posted != WF_OK) {
         wf_engine_end(comm, &m->flight, posted);
         recycle(outbox, m);
@@ -156,7 +156,7 @@ static wf_status send(wf_outbox *outbox, const contents *c, int to)
     WF_TRY(wf_comm_alive(outbox->comm));
     WF_TRY(wf_guard_point(outbox->comm, "send", to, WF_OUTBOX_TAG));
     WF_TRY(sweep(outbox));
-    WF_TRY(post(outbox, c, to));
+    WF_TRY(post_message(outbox, c, to));
     follow(outbox);
     return sweep(outbox);
 }
@@ -207,9 +207,8 @@ static wf_status receive(wf_comm *comm, int from, wf_tensor **y)
 {
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    wf_peer_slots_start(comm, WF_WAY_STAGED);
-    WF_TRY(wf_peer_slots_look_new(comm, from, y));
-    return wf_peer_slots_take(comm, *y, from, false);
+    WF_TRY(wf_peer_call_look_new(comm, from, y));
+    return wf_peer_call_take(comm, *y, from, WF_WAY_STAGED);
 }
 
 wf_tensor *wf_outbox_receive(wf_comm *comm, int from)
@@ -228,7 +227,7 @@ static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
     wf_shape shape;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
+    WF_TRY(wf_peer_call_look(comm, from, &dtype, &shape));
     WF_CHECK(dtype == WF_U8 && shape.rank == 1 && shape.dim[0] == (int64_t)bytes, WF_ERR_COMM,
              "rank %s sent %lld elements of %s where %zu bytes are expected", WF_RANK(comm, from),
              (long long)wf_shape_count(shape), wf_dtype_name(dtype), bytes);

@@ -113,7 +113,7 @@ static wf_status launch(wf_outbox *outbox)
     return WF_OK;
 }
 
-static wf_status add(wf_outbox *outbox, const wf_tensor *x, int peer, bool sends)
+static wf_status add_transfer(wf_outbox *outbox, const wf_tensor *x, int peer, bool sends)
 {
     transfer **at = &outbox->group, *t = transfer_of(outbox, x, peer, sends);
     WF_NEED(t);
@@ -149,10 +149,10 @@ wf_status wf_outbox_group_end(wf_outbox *outbox)
 /* --- the two ends ---------------------------------------------------------------------------------------------------
  */
 
-static wf_status post(wf_outbox *outbox, const wf_tensor *x, int to)
+static wf_status post_tensor(wf_outbox *outbox, const wf_tensor *x, int to)
 {
     WF_TRY(wf_outbox_send_frame(outbox, x, to));
-    return add(outbox, x, to, true);
+    return add_transfer(outbox, x, to, true);
 }
 
 wf_status wf_outbox_post(wf_outbox *outbox, const wf_tensor *x, int to)
@@ -160,7 +160,7 @@ wf_status wf_outbox_post(wf_outbox *outbox, const wf_tensor *x, int to)
     WF_NEED(outbox);
     if (!wf_outbox_connects(outbox))
         return wf_outbox_send(outbox, x, to);
-    return wf_guard_end(outbox->comm, "send", post(outbox, x, to));
+    return wf_guard_end(outbox->comm, "send", post_tensor(outbox, x, to));
 }
 
 static wf_status expect(wf_outbox *outbox, int from, wf_tensor **y)
@@ -168,8 +168,8 @@ static wf_status expect(wf_outbox *outbox, int from, wf_tensor **y)
     wf_comm *comm = outbox->comm;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_slots_look_new(comm, from, y));
-    return add(outbox, *y, from, false);
+    WF_TRY(wf_peer_call_look_new(comm, from, y));
+    return add_transfer(outbox, *y, from, false);
 }
 
 wf_tensor *wf_outbox_expect(wf_outbox *outbox, int from)

@@ -7,33 +7,49 @@
 
 _Static_assert(sizeof(wf_frame) == WF_FRAME_BYTES, "frames of the engine are frames of tensors");
 
-wf_status wf_peer_slots_open(wf_comm *comm)
+wf_status wf_peer_calls_open(wf_comm *comm)
 {
     const size_t size = (size_t)comm->size;
-    wf_peer_lists *l = &comm->lists;
-    comm->slot = wf_calloc(comm->shared->ctx, size, sizeof *comm->slot);
-    l->part = wf_calloc(comm->shared->ctx, 2 * size + 2 * (size + 1) + 2 * size * sizeof(wf_frame) / sizeof(int64_t),
-                        sizeof *l->part);
-    if (!comm->slot || !l->part)
+    wf_peer_call *c = wf_calloc(comm->shared->ctx, 1, sizeof *c);
+    if (!c)
+        return wf_error_code();
+    comm->call.peers = c;
+    c->comm = comm;
+    c->slot = wf_calloc(comm->shared->ctx, size, sizeof *c->slot);
+    c->part = wf_calloc(comm->shared->ctx, 2 * size + 2 * (size + 1) + 2 * size * sizeof(wf_frame) / sizeof(int64_t),
+                        sizeof *c->part);
+    if (!c->slot || !c->part)
         return wf_error_code();
     /* One block for all lists: they are made once per communicator and are as long as it has ranks. */
-    l->in = (const void **)(void *)(l->part + 2 * size);
-    l->out = (void **)(void *)(l->in + size + 1);
-    l->frame_out = (wf_frame *)(void *)(l->out + size + 1);
-    l->frame_in = l->frame_out + size;
+    c->in = (const void **)(void *)(c->part + 2 * size);
+    c->out = (void **)(void *)(c->in + size + 1);
+    c->frame_out = (wf_frame *)(void *)(c->out + size + 1);
+    c->frame_in = c->frame_out + size;
     return WF_OK;
 }
 
-void wf_peer_slots_close(wf_comm *comm)
+void wf_peer_calls_close(wf_comm *comm)
 {
-    wf_comm_release(comm, comm->slot);
-    wf_comm_release(comm, comm->lists.part);
+    wf_peer_call *c = comm->call.peers;
+    if (!c)
+        return;
+    wf_comm_release(comm, c->slot);
+    wf_comm_release(comm, c->part);
+    free(c);
+    comm->call.peers = NULL;
 }
 
-void wf_peer_slots_start(wf_comm *comm, wf_way way)
+wf_peer_call *wf_peer_call_begin(wf_comm *comm, wf_way way)
 {
-    memset(comm->slot, 0, (size_t)comm->size * sizeof *comm->slot);
-    comm->way = way;
+    wf_peer_call *c = comm->call.peers;
+    memset(c->slot, 0, (size_t)comm->size * sizeof *c->slot);
+    for (int r = 0; r < comm->size; r++) {
+        c->slot[r].comm = comm;
+        c->slot[r].rank = r;
+    }
+    c->way = way;
+    c->same = false;
+    return c;
 }
 
 /* --- frames ------------------------------------------------------------------------------------------------------- */
@@ -85,80 +101,77 @@ static wf_status check_bytes(void *own, const void *frame, size_t bytes, void *t
 /* --- buffers ------------------------------------------------------------------------------------------------------ */
 
 /* One tensor that goes to many ranks is packed once. */
-static wf_status read_once(wf_comm *comm, int rank)
+static wf_status read_once(wf_peer_call *c, int rank)
 {
-    wf_peer_slot *slot = &comm->slot[rank];
+    wf_comm *comm = c->comm;
+    wf_peer_slot *slot = &c->slot[rank];
     for (int r = 0; r < rank; r++) {
-        if (r == comm->rank || comm->slot[r].out != slot->out)
+        if (r == comm->rank || c->slot[r].out != slot->out)
             continue;
-        slot->buffer_out = comm->slot[r].buffer_out;
+        slot->buffer_out = c->slot[r].buffer_out;
         slot->buffer_out.packed = slot->buffer_out.staged = NULL;
         return WF_OK;
     }
     return wf_buffer_read(comm, slot->out, slot->native_out, &slot->buffer_out);
 }
 
-/* A native connection knows no tags: it matches the messages of two ranks by their order. That is the order in which
- * receivers come, if senders wait for them. MPI lets them wait too with all that is longer than it sends at once, so no
- * program that runs by MPI waits for ever here. */
-static bool native_point(const wf_comm *comm, const wf_tensor *x)
+static wf_status read_buffers(wf_peer_call *c)
 {
-    return comm->native && wf_tensor_bytes(x) > WF_PROMPT_BYTES;
-}
-
-static bool native(const wf_comm *comm, const wf_tensor *x)
-{
-    return comm->way == WF_WAY_POINT ? native_point(comm, x) : comm->way == WF_WAY_NATIVE && comm->native;
-}
-
-wf_status wf_peer_slots_read(wf_comm *comm)
-{
+    wf_comm *comm = c->comm;
     for (int r = 0; r < comm->size; r++) {
-        wf_peer_slot *slot = &comm->slot[r];
+        wf_peer_slot *slot = &c->slot[r];
         if (r == comm->rank || !slot->out)
             continue;
-        slot->native_out = native(comm, slot->out);
-        WF_TRY(read_once(comm, r));
+        slot->native_out = wf_native_takes_tensor(c, slot->out);
+        WF_TRY(read_once(c, r));
     }
     return WF_OK;
 }
 
-wf_status wf_peer_slots_prepare(wf_comm *comm)
+static wf_status prepare_buffers(wf_peer_call *c)
 {
-    WF_TRY(wf_peer_slots_read(comm));
+    wf_comm *comm = c->comm;
+    WF_TRY(read_buffers(c));
     for (int r = 0; r < comm->size; r++) {
-        wf_peer_slot *slot = &comm->slot[r];
+        wf_peer_slot *slot = &c->slot[r];
         if (r == comm->rank || !slot->in)
             continue;
-        slot->native_in = native(comm, slot->in);
+        slot->native_in = wf_native_takes_tensor(c, slot->in);
         WF_TRY(wf_buffer_room(comm, slot->in, slot->native_in, &slot->buffer_in));
     }
     return WF_OK;
 }
 
-/* --- lists -------------------------------------------------------------------------------------------------------- */
-
-/* A call with frames, in the engine's order: to the next rank first, from the one before this one first. */
-static wf_status run_lists(wf_comm *comm, wf_call *call)
+static void free_buffers(wf_peer_call *c)
 {
-    const wf_peer_lists *l = &comm->lists;
-    call->part = l->part;
-    call->expected = comm->slot;
-    call->expected_bytes = sizeof *comm->slot;
-    l->in[comm->size] = l->frame_out;
-    l->out[comm->size] = l->frame_in;
+    const wf_comm *comm = c->comm;
     for (int r = 0; r < comm->size; r++) {
-        comm->slot[r].comm = comm;
-        comm->slot[r].rank = r;
+        wf_buffer_free(&c->slot[r].buffer_out);
+        wf_buffer_free(&c->slot[r].buffer_in);
     }
-    return wf_engine_run_lists(comm, call, l->in, l->out);
 }
 
-static void list_frames(const wf_comm *comm)
+/* --- lists -------------------------------------------------------------------------------------------------------- */
+
+/* A call with frames, in the engine's order: to the next rank first, from the one before this one first. tag: of the
+ * messages. */
+static wf_status run_lists(wf_peer_call *c, wf_call *call, int tag)
 {
-    wf_frame *frame = comm->lists.frame_out;
+    wf_comm *comm = c->comm;
+    call->part = c->part;
+    call->expected = c->slot;
+    call->expected_bytes = sizeof *c->slot;
+    c->in[comm->size] = c->frame_out;
+    c->out[comm->size] = c->frame_in;
+    return wf_engine_run_lists(comm, call, tag, c->in, c->out);
+}
+
+static void list_frames(const wf_peer_call *c)
+{
+    const wf_comm *comm = c->comm;
+    wf_frame *frame = c->frame_out;
     for (int step = 1; step < comm->size; step++) {
-        const wf_peer_slot *slot = &comm->slot[(comm->rank + step) % comm->size];
+        const wf_peer_slot *slot = &c->slot[(comm->rank + step) % comm->size];
         /* In the order in which the engine's schedule sends. */
         if (slot->out)
             *frame++ = wf_frame_of(slot->out);
@@ -166,147 +179,155 @@ static void list_frames(const wf_comm *comm)
 }
 
 /* Types and shapes of everything; data of what does not go natively. */
-static wf_status move_lists(wf_comm *comm, bool data)
+static wf_status move_lists(wf_peer_call *c, bool data)
 {
-    const wf_peer_lists *l = &comm->lists;
+    const wf_comm *comm = c->comm;
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_tensor};
     for (int r = 0; r < comm->size; r++) {
-        const wf_peer_slot *slot = &comm->slot[r];
+        const wf_peer_slot *slot = &c->slot[r];
         const bool other = r != comm->rank;
-        l->part[r] = !slot->out || !other ? -1 : data && !slot->native_out ? (int64_t)slot->buffer_out.bytes : 0;
-        l->part[comm->size + r] = !slot->in || !other        ? -1
+        c->part[r] = !slot->out || !other ? -1 : data && !slot->native_out ? (int64_t)slot->buffer_out.bytes : 0;
+        c->part[comm->size + r] = !slot->in || !other        ? -1
                                   : data && !slot->native_in ? (int64_t)slot->buffer_in.bytes
                                                              : 0;
-        l->in[r] = slot->buffer_out.data;
-        l->out[r] = slot->buffer_in.data;
-        call.count += l->part[r] + 3 * l->part[comm->size + r];
+        c->in[r] = slot->buffer_out.data;
+        c->out[r] = slot->buffer_in.data;
+        call.count += c->part[r] + 3 * c->part[comm->size + r];
     }
-    list_frames(comm);
-    return run_lists(comm, &call);
+    list_frames(c);
+    return run_lists(c, &call, comm->call.tag);
 }
 
 /* Every receiver of a message between two has come: it sends a frame, under a tag of its own, since what else this rank
  * has sent there under the tag of the message may still be on its way. */
-static wf_status meet(wf_comm *comm)
+static wf_status meet(wf_peer_call *c)
 {
-    const wf_peer_lists *l = &comm->lists;
-    const int tag = comm->tag;
+    const wf_comm *comm = c->comm;
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8};
     for (int r = 0; r < comm->size; r++) {
-        l->part[r] = comm->slot[r].native_in ? 0 : -1;
-        l->part[comm->size + r] = comm->slot[r].native_out ? 0 : -1;
-        call.count += l->part[r] + 3 * l->part[comm->size + r];
+        c->part[r] = c->slot[r].native_in ? 0 : -1;
+        c->part[comm->size + r] = c->slot[r].native_out ? 0 : -1;
+        call.count += c->part[r] + 3 * c->part[comm->size + r];
     }
-    comm->tag = WF_TAGS + comm->tags;
-    const wf_status status = run_lists(comm, &call);
-    comm->tag = tag;
-    return status;
+    return run_lists(c, &call, WF_TAGS + comm->tags);
 }
 
 /* All that goes natively is one call. */
-static wf_status post_native(wf_comm *comm)
+static wf_status post_native(wf_peer_call *c)
 {
+    const wf_comm *comm = c->comm;
     bool any = false;
     for (int r = 0; r < comm->size; r++)
-        any = any || comm->slot[r].native_in || comm->slot[r].native_out;
+        any = any || c->slot[r].native_in || c->slot[r].native_out;
     if (!any)
         return WF_OK;
-    if (comm->way == WF_WAY_POINT)
-        WF_TRY(meet(comm));
-    return wf_native_move_slots(comm);
+    if (c->way == WF_WAY_POINT)
+        WF_TRY(meet(c));
+    return wf_native_move_slots(c);
 }
 
-wf_status wf_peer_slots_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
-                             wf_engine_call *flight)
+wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
+                            wf_engine_call *flight)
 {
-    const wf_peer_lists *l = &comm->lists;
-    const wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .count = (int64_t)bytes, .part = l->part};
-    memset(l->part, 0xff, 2 * (size_t)comm->size * sizeof *l->part); /* -1 */
-    l->part[to] = (int64_t)bytes;
-    l->in[to] = data;
-    l->in[comm->size] = frame;
-    return wf_engine_begin(comm, &call, l->in, l->out, flight);
+    const wf_peer_call *c = comm->call.peers;
+    const wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .count = (int64_t)bytes, .part = c->part};
+    memset(c->part, 0xff, 2 * (size_t)comm->size * sizeof *c->part); /* -1 */
+    c->part[to] = (int64_t)bytes;
+    c->in[to] = data;
+    c->in[comm->size] = frame;
+    return wf_engine_begin(comm, &call, c->in, c->out, flight);
 }
 
-wf_status wf_peer_slots_agree(wf_comm *comm)
+static wf_status agree_shapes(wf_peer_call *c)
 {
-    return move_lists(comm, false);
+    return move_lists(c, false);
 }
 
-wf_status wf_peer_slots_reduce(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
+static wf_status reduce_parts(wf_peer_call *c, wf_dtype dtype, wf_reduce_op op)
 {
-    const wf_peer_lists *l = &comm->lists;
+    const wf_comm *comm = c->comm;
     wf_call call = {.operation = WF_CALL_REDUCE_SCATTER, .dtype = dtype, .op = op, .check = check_tensor};
     for (int r = 0; r < comm->size; r++) {
-        l->part[r] = wf_tensor_count(comm->slot[r].out);
-        l->in[r] = comm->slot[r].buffer_out.data;
-        call.count += l->part[r];
+        c->part[r] = wf_tensor_count(c->slot[r].out);
+        c->in[r] = c->slot[r].buffer_out.data;
+        call.count += c->part[r];
     }
-    l->out[0] = comm->slot[comm->rank].buffer_in.data;
-    list_frames(comm);
-    return run_lists(comm, &call);
+    c->out[0] = c->slot[comm->rank].buffer_in.data;
+    list_frames(c);
+    return run_lists(c, &call, comm->call.tag);
 }
 
-wf_status wf_peer_slots_scatter(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
-                                int root)
+void wf_peer_call_scatter(wf_peer_call *c, const void *const *x, const size_t *bytes, void *y, size_t y_bytes, int root)
 {
-    const wf_peer_lists *l = &comm->lists;
-    wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_bytes};
+    const wf_comm *comm = c->comm;
+    const int own = comm->rank;
     for (int r = 0; r < comm->size; r++) {
-        const bool goes = comm->rank == root && r != root;
-        l->part[r] = goes ? (int64_t)bytes[r] : -1;
-        l->part[comm->size + r] = r == root && comm->rank != root ? (int64_t)y_bytes : -1;
-        l->in[r] = goes ? x[r] : NULL;
-        call.count += l->part[r] + 3 * l->part[comm->size + r];
+        const bool goes = own == root && r != root;
+        c->part[r] = goes ? (int64_t)bytes[r] : -1;
+        c->part[comm->size + r] = r == root && own != root ? (int64_t)y_bytes : -1;
+        c->in[r] = goes ? x[r] : NULL;
     }
-    for (int step = 1; step < comm->size && comm->rank == root; step++)
-        l->frame_out[step - 1] =
-            (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes[(comm->rank + step) % comm->size]}};
-    l->out[root] = y;
-    comm->slot[root].bytes = y_bytes;
-    return run_lists(comm, &call);
+    for (int step = 1; own == root && step < comm->size; step++)
+        c->frame_out[step - 1] =
+            (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes[(own + step) % comm->size]}};
+    /* The root sends itself no message. */
+    if (own == root && y_bytes > 0)
+        memcpy(y, x[root], y_bytes);
+    c->out[root] = y;
+    c->slot[root].bytes = y_bytes;
+}
+
+static wf_status run_scatter(wf_peer_call *c)
+{
+    const int size = c->comm->size;
+    wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_bytes};
+    for (int r = 0; r < size; r++)
+        call.count += c->part[r] + 3 * c->part[size + r];
+    return run_lists(c, &call, c->comm->call.tag);
 }
 
 /* --- whole calls -------------------------------------------------------------------------------------------------- */
 
-wf_status wf_peer_slots_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape)
+wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape)
 {
-    const wf_frame *frame = comm->lists.frame_in;
-    WF_TRY(wf_coll_receive(comm, comm->lists.frame_in, sizeof *frame, from));
+    wf_frame *frame = comm->call.peers->frame_in;
+    WF_TRY(wf_coll_receive(comm, frame, sizeof *frame, from));
     WF_TRY(shape_of(comm, frame, from, shape));
     *dtype = (wf_dtype)frame->dtype;
     return WF_OK;
 }
 
-wf_status wf_peer_slots_look_new(wf_comm *comm, int from, wf_tensor **y)
+wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y)
 {
     wf_dtype dtype;
     wf_shape shape;
-    WF_TRY(wf_peer_slots_look(comm, from, &dtype, &shape));
+    WF_TRY(wf_peer_call_look(comm, from, &dtype, &shape));
     *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
     return *y ? WF_OK : wf_error_code();
 }
 
-wf_status wf_peer_slots_take(wf_comm *comm, wf_tensor *y, int from, bool natively)
+wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, wf_way way)
 {
-    wf_peer_slot *slot = &comm->slot[from];
+    wf_peer_call *c = wf_peer_call_begin(comm, way);
+    wf_peer_slot *slot = &c->slot[from];
     wf_status status;
     slot->in = y;
-    slot->native_in = natively && native_point(comm, y);
+    slot->native_in = wf_native_takes_tensor(c, y);
     WF_TRY_OUT(wf_buffer_room(comm, y, slot->native_in, &slot->buffer_in));
     if (slot->native_in)
-        WF_TRY_OUT(post_native(comm));
+        WF_TRY_OUT(post_native(c));
     else
         WF_TRY_OUT(wf_coll_receive(comm, slot->buffer_in.data, slot->buffer_in.bytes, from));
     WF_TRY_OUT(wf_buffer_store(&slot->buffer_in));
 out:
-    wf_peer_slots_free(comm);
+    free_buffers(c);
     return status;
 }
 
-wf_status wf_peer_slots_copy_own(wf_comm *comm)
+static wf_status copy_own(const wf_peer_call *c)
 {
-    const wf_peer_slot *own = &comm->slot[comm->rank];
+    const wf_comm *comm = c->comm;
+    const wf_peer_slot *own = &c->slot[comm->rank];
     if (!own->in || !own->out || own->in == own->out)
         return WF_OK;
     const wf_frame frame = wf_frame_of(own->out);
@@ -314,29 +335,71 @@ wf_status wf_peer_slots_copy_own(wf_comm *comm)
     return wf_tensor_assign(own->in, own->out);
 }
 
-static wf_status run(wf_comm *comm)
+static wf_status store_all(const wf_peer_call *c)
 {
-    WF_TRY(wf_peer_slots_prepare(comm));
-    WF_TRY(move_lists(comm, true));
-    WF_TRY(post_native(comm));
-    WF_TRY(wf_peer_slots_copy_own(comm));
-    for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank && comm->slot[r].in)
-            WF_TRY(wf_buffer_store(&comm->slot[r].buffer_in));
+    WF_TRY(copy_own(c));
+    for (int r = 0; r < c->comm->size; r++)
+        if (r != c->comm->rank && c->slot[r].in)
+            WF_TRY(wf_buffer_store(&c->slot[r].buffer_in));
     return WF_OK;
 }
 
-wf_status wf_peer_slots_exchange(wf_comm *comm)
+static wf_status exchange(wf_peer_call *c)
 {
-    const wf_status status = run(comm);
-    wf_peer_slots_free(comm);
+    WF_TRY(prepare_buffers(c));
+    WF_TRY(move_lists(c, true));
+    WF_TRY(post_native(c));
+    return store_all(c);
+}
+
+/* A group of broadcasts: whole lists in one call, whatever the lengths. */
+static wf_status allgather_natively(wf_peer_call *c)
+{
+    WF_TRY(prepare_buffers(c));
+    WF_TRY(agree_shapes(c));
+    WF_TRY(wf_native_gather_slots(c, &c->slot[c->comm->rank == 0 ? 1 : 0].buffer_out)); /* x goes to all */
+    return store_all(c);
+}
+
+/* Lengths are known to be equal on all ranks after the frames: the transport itself would hang, or write beside the
+ * array. */
+static wf_status reduce_natively(wf_peer_call *c, wf_dtype dtype, wf_reduce_op op)
+{
+    WF_TRY(agree_shapes(c));
+    return wf_native_reduce_slots(c, dtype, op);
+}
+
+static wf_status reduce_scatter(wf_peer_call *c, const wf_call *call)
+{
+    wf_peer_slot *mine = &c->slot[c->comm->rank];
+    const bool on_device = wf_native_takes(c->comm, call);
+    c->way = on_device ? WF_WAY_NATIVE : WF_WAY_STAGED;
+    WF_TRY(read_buffers(c));
+    WF_TRY(wf_buffer_read(c->comm, mine->out, on_device, &mine->buffer_out));
+    WF_TRY(wf_buffer_room(c->comm, mine->in, on_device, &mine->buffer_in));
+    WF_TRY((on_device ? reduce_natively : reduce_parts)(c, call->dtype, call->op));
+    return wf_buffer_store(&mine->buffer_in);
+}
+
+wf_status wf_peer_call_exchange(wf_peer_call *c)
+{
+    const wf_status status = exchange(c);
+    free_buffers(c);
     return status;
 }
 
-void wf_peer_slots_free(wf_comm *comm)
+static wf_status run_call(wf_peer_call *c, const wf_call *call)
 {
-    for (int r = 0; r < comm->size; r++) {
-        wf_buffer_free(&comm->slot[r].buffer_out);
-        wf_buffer_free(&comm->slot[r].buffer_in);
-    }
+    if (c->way == WF_WAY_BYTES)
+        return run_scatter(c);
+    if (call->operation == WF_CALL_REDUCE_SCATTER)
+        return reduce_scatter(c, call);
+    return c->same && c->comm->size > 1 && wf_native_takes(c->comm, call) ? allgather_natively(c) : exchange(c);
+}
+
+wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call)
+{
+    const wf_status status = run_call(c, call);
+    free_buffers(c);
+    return status;
 }

@@ -11,12 +11,12 @@ static wf_status move(wf_comm *comm, const char *operation, const wf_tensor *x, 
         WF_TRY(wf_guard_point(comm, operation, to, tag));
     if (y)
         WF_TRY(wf_guard_point(comm, operation, from, tag));
-    wf_peer_slots_start(comm, WF_WAY_POINT);
+    wf_peer_call *c = wf_peer_call_begin(comm, WF_WAY_POINT);
     if (x)
-        comm->slot[to].out = x;
+        c->slot[to].out = x;
     if (y)
-        comm->slot[from].in = y;
-    return wf_peer_slots_exchange(comm);
+        c->slot[from].in = y;
+    return wf_peer_call_exchange(c);
 }
 
 static wf_status missing(const char *operation, const char *what)
@@ -54,10 +54,9 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
 {
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, tag));
-    wf_peer_slots_start(comm, WF_WAY_POINT);
     /* The frame comes first and says which tensor to make; the data follow. */
-    WF_TRY(wf_peer_slots_look_new(comm, from, y));
-    return wf_peer_slots_take(comm, *y, from, true);
+    WF_TRY(wf_peer_call_look_new(comm, from, y));
+    return wf_peer_call_take(comm, *y, from, WF_WAY_POINT);
 }
 
 wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)

@@ -1,5 +1,5 @@
 /* Collectives on lists of tensors, whose shapes may differ between ranks: gather, scatter, all-gather, all-to-all,
- * reduce-scatter. They fill the slots of peer_slots.c, which moves them. */
+ * reduce-scatter. Each checks its arguments, fills the slots of peer_slots.c, and passes the call through the door. */
 #include "comm/collective/collective_impl.h"
 
 /* Checked before the first message: a rank that gave up half way would leave the others with messages of which nobody
@@ -14,130 +14,98 @@ static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *cons
     return WF_OK;
 }
 
-static wf_status enter(wf_comm *comm, const char *operation, int op, int root, wf_way way)
+/* A call on lists, with empty slots. */
+static wf_call describe_lists(wf_comm *comm, const char *name, int root)
 {
-    wf_call_record record = wf_call_record_plain(operation, root);
-    record.op = op;
-    wf_peer_slots_start(comm, way);
-    return wf_guard_enter(comm, &record);
+    return (wf_call){.operation = WF_CALL_LISTS,
+                     .name = name,
+                     .root = root,
+                     .device = true,
+                     .peers = wf_peer_call_begin(comm, WF_WAY_NATIVE)};
 }
 
-static wf_status exchange(wf_comm *comm)
+/* out[r] goes to rank r and in[r] comes from it; NULL: nothing does. */
+static void fill_slots(const wf_call *call, wf_tensor *const *out, wf_tensor *const *in)
 {
-    WF_TRY(wf_peer_slots_exchange(comm));
-    return wf_guard_settle(comm);
+    const wf_peer_call *c = call->peers;
+    for (int r = 0; r < c->comm->size; r++) {
+        c->slot[r].out = out ? out[r] : c->slot[r].out;
+        c->slot[r].in = in ? in[r] : c->slot[r].in;
+    }
 }
 
-static wf_status gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
+static wf_status check_gather(const wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
 {
     WF_NEED(x);
     WF_TRY(wf_check_rank(comm, "root", root));
-    if (comm->rank == root)
-        WF_TRY(need_all(comm, "a tensor of y", y));
-    WF_TRY(enter(comm, "gather", -1, root, WF_WAY_NATIVE));
-    comm->slot[root].out = x;
-    for (int r = 0; r < comm->size && comm->rank == root; r++)
-        comm->slot[r].in = y[r];
-    return exchange(comm);
+    return comm->rank == root ? need_all(comm, "a tensor of y", y) : WF_OK;
 }
 
 wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "gather", gather(comm, x, y, root));
+    const wf_status checked = check_gather(comm, x, y, root);
+    const wf_call call = describe_lists(comm, "gather", root);
+    if (checked == WF_OK) {
+        call.peers->slot[root].out = x;
+        fill_slots(&call, NULL, comm->rank == root ? y : NULL);
+    }
+    return wf_comm_run(comm, checked, &call);
 }
 
-/* A group of broadcasts: whole lists in one call, whatever the lengths. */
-static wf_status allgather_native(wf_comm *comm)
-{
-    const wf_buffer *own = &comm->slot[comm->rank == 0 ? 1 : 0].buffer_out; /* x goes to all */
-    wf_status status;
-    WF_TRY_OUT(wf_peer_slots_prepare(comm));
-    WF_TRY_OUT(wf_peer_slots_agree(comm));
-    WF_TRY_OUT(wf_native_gather_slots(comm, own));
-    for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank)
-            WF_TRY_OUT(wf_buffer_store(&comm->slot[r].buffer_in));
-    WF_TRY_OUT(wf_peer_slots_copy_own(comm));
-    WF_TRY_OUT(wf_guard_settle(comm));
-out:
-    wf_peer_slots_free(comm);
-    return status;
-}
-
-static wf_status allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
+static wf_status check_allgather(const wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
 {
     WF_NEED(x);
-    WF_TRY(need_all(comm, "a tensor of y", y));
-    WF_TRY(enter(comm, "allgather", -1, -1, WF_WAY_NATIVE));
-    for (int r = 0; r < comm->size; r++) {
-        /* One tensor to all: it is packed once (peer_slots.c). */
-        comm->slot[r].out = x;
-        comm->slot[r].in = y[r];
-    }
-    return comm->native && comm->size > 1 ? allgather_native(comm) : exchange(comm);
+    return need_all(comm, "a tensor of y", y);
 }
 
 wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "allgather", allgather(comm, x, y));
+    const wf_status checked = check_allgather(comm, x, y);
+    const wf_call call = describe_lists(comm, "allgather", -1);
+    call.peers->same = true;
+    if (checked == WF_OK)
+        fill_slots(&call, NULL, y);
+    /* One tensor to all: it is packed once (peer_slots.c). */
+    for (int r = 0; r < comm->size; r++)
+        call.peers->slot[r].out = x;
+    return wf_comm_run(comm, checked, &call);
 }
 
-static wf_status scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
+static wf_status check_scatter(const wf_comm *comm, wf_tensor *const *x, const wf_tensor *y, int root)
 {
     WF_NEED(y);
     WF_TRY(wf_check_rank(comm, "root", root));
-    if (comm->rank == root)
-        WF_TRY(need_all(comm, "a tensor of x", x));
-    WF_TRY(enter(comm, "scatter", -1, root, WF_WAY_NATIVE));
-    comm->slot[root].in = y;
-    for (int r = 0; r < comm->size && comm->rank == root; r++)
-        comm->slot[r].out = x[r];
-    return exchange(comm);
+    return comm->rank == root ? need_all(comm, "a tensor of x", x) : WF_OK;
 }
 
 wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "scatter", scatter(comm, x, y, root));
+    const wf_status checked = check_scatter(comm, x, y, root);
+    const wf_call call = describe_lists(comm, "scatter", root);
+    if (checked == WF_OK) {
+        call.peers->slot[root].in = y;
+        fill_slots(&call, comm->rank == root ? x : NULL, NULL);
+    }
+    return wf_comm_run(comm, checked, &call);
 }
 
-static wf_status alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
+static wf_status check_alltoall(const wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
 {
     WF_TRY(need_all(comm, "a tensor of x", x));
-    WF_TRY(need_all(comm, "a tensor of y", y));
-    WF_TRY(enter(comm, "alltoall", -1, -1, WF_WAY_NATIVE));
-    for (int r = 0; r < comm->size; r++) {
-        comm->slot[r].out = x[r];
-        comm->slot[r].in = y[r];
-    }
-    return exchange(comm);
+    return need_all(comm, "a tensor of y", y);
 }
 
 wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "alltoall", alltoall(comm, x, y));
-}
-
-static wf_status reduce_native(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
-{
-    /* Lengths are known to be equal on all ranks after this: the transport itself would hang, or write beside the
-     * array. */
-    WF_TRY(wf_peer_slots_agree(comm));
-    return wf_native_reduce_slots(comm, dtype, op);
-}
-
-/* Every slot expects a tensor like y; the combination of all goes to y. */
-static wf_status reduce_slots(wf_comm *comm, const wf_tensor *own, wf_tensor *y, wf_reduce_op op, bool native)
-{
-    wf_peer_slot *mine = &comm->slot[comm->rank];
-    WF_TRY(wf_peer_slots_read(comm));
-    WF_TRY(wf_buffer_read(comm, own, native, &mine->buffer_out));
-    WF_TRY(wf_buffer_room(comm, y, native, &mine->buffer_in));
-    WF_TRY((native ? reduce_native : wf_peer_slots_reduce)(comm, y->dtype, op));
-    return wf_buffer_store(&mine->buffer_in);
+    const wf_status checked = check_alltoall(comm, x, y);
+    const wf_call call = describe_lists(comm, "alltoall", -1);
+    if (checked == WF_OK)
+        fill_slots(&call, x, y);
+    return wf_comm_run(comm, checked, &call);
 }
 
 static wf_status check_parts(const wf_comm *comm, wf_tensor *const *x, const wf_tensor *y)
@@ -152,28 +120,27 @@ static wf_status check_parts(const wf_comm *comm, wf_tensor *const *x, const wf_
     return WF_OK;
 }
 
-static wf_status reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
+static wf_status check_reduce_scatter(const wf_comm *comm, wf_tensor *const *x, const wf_tensor *y, wf_reduce_op op)
 {
-    wf_status status;
     WF_TRY(need_all(comm, "a tensor of x", x));
     WF_NEED(y);
     WF_TRY(wf_check_op(op));
-    WF_TRY(check_parts(comm, x, y));
-    const bool native = wf_native_reduces(comm, y->dtype, op);
-    WF_TRY(enter(comm, "reduce_scatter", (int)op, -1, native ? WF_WAY_NATIVE : WF_WAY_STAGED));
-    for (int r = 0; r < comm->size; r++) {
-        comm->slot[r].out = x[r];
-        comm->slot[r].in = y;
-    }
-    WF_TRY_OUT(reduce_slots(comm, x[comm->rank], y, op, native));
-    WF_TRY_OUT(wf_guard_settle(comm));
-out:
-    wf_peer_slots_free(comm);
-    return status;
+    return check_parts(comm, x, y);
 }
 
 wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "reduce_scatter", reduce_scatter(comm, x, y, op));
+    const wf_status checked = check_reduce_scatter(comm, x, y, op);
+    wf_call call = describe_lists(comm, "reduce_scatter", -1);
+    call.operation = WF_CALL_REDUCE_SCATTER;
+    call.op = op;
+    if (checked == WF_OK) {
+        call.dtype = y->dtype;
+        fill_slots(&call, x, NULL);
+    }
+    /* Every slot expects a tensor like y; the combination of all goes to y. */
+    for (int r = 0; r < comm->size; r++)
+        call.peers->slot[r].in = y;
+    return wf_comm_run(comm, checked, &call);
 }

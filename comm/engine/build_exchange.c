@@ -39,8 +39,9 @@ typedef struct exchange {
     side out, in;
     packet *sent, *came;
     int count_out, count_in;
-    size_t size; /* of an element */
-    bool staged; /* messages go through the host's memory */
+    size_t size;  /* of an element */
+    bool staged;  /* messages go through the host's memory */
+    bool grouped; /* messages are one group of the native transport */
 } exchange;
 
 static size_t piece_bytes(const exchange *e, const wf_piece *piece)
@@ -82,7 +83,7 @@ static size_t extent(const exchange *e, const side *s)
  * through a slot. */
 static bool goes_in_parts(const exchange *e, const side *s, const packet *p)
 {
-    if (e->shape->native || !wf_pair_shares(e->agreed, wf_builder_rank(e->b), p->peer))
+    if (e->grouped || !wf_pair_shares(e->agreed, wf_builder_rank(e->b), p->peer))
         return false;
     return e->agreed->staged || p->last - p->first > 1 || p->bytes <= e->agreed->pair_short_bytes || !s->dense ||
            !s->dense[p->first];
@@ -407,7 +408,8 @@ void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_s
     const bool whole = shape->own && !shape->to_stride && !shape->reversed;
     exchange e = {.b = b, .agreed = agreed, .group = group, .shape = shape, .size = wf_dtype_size(shape->dtype)};
     wf_steps before = {0};
-    e.staged = agreed->staged && !shape->native;
+    e.grouped = shape->native != NULL;
+    e.staged = agreed->staged && !e.grouped;
     e.out = side_of(&e, true, shape->from_stride);
     e.in = side_of(&e, false, shape->to_stride);
     e.out.array = wf_builder_operand(b, WF_OPERAND_INPUT, 0, extent(&e, &e.out));
@@ -419,7 +421,7 @@ void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_s
     wf_builder_in_order(b);
     /* Between nodes nothing waits for an answer, which a rank that computes gives only now and then. */
     wf_builder_cut(b, agreed->nodes > 1 ? agreed->prompt_bytes : 0);
-    if (shape->native) {
+    if (e.grouped) {
         before = exchange_group(&e);
     } else {
         /* Receives before sends, so that what comes early finds its place. */

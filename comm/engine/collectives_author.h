@@ -3,6 +3,7 @@
 #ifndef WF_COMM_ENGINE_COLLECTIVES_AUTHOR_H
 #define WF_COMM_ENGINE_COLLECTIVES_AUTHOR_H
 
+#include "comm/call_author.h"
 #include "comm/engine/algorithms_author.h"
 #include "comm/engine/schedule_author.h"
 
@@ -55,44 +56,7 @@ void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_s
 
 /* --- build_call.c: whole calls, by name -----------------------------------------------------------------------------
  */
-typedef enum wf_operation {
-    WF_CALL_BCAST = 0,      /* both 0: count elements */
-    WF_CALL_REDUCE,         /* input 0 to output 0 of the root */
-    WF_CALL_ALLREDUCE,      /* input 0 to output 0 */
-    WF_CALL_ALLGATHER,      /* input 0: count elements; output 0: ranks times as many */
-    WF_CALL_REDUCE_SCATTER, /* inputs r to output 0: part[r] elements */
-    WF_CALL_BARRIER,
-    WF_CALL_SUM_SHARDS,    /* both 0, in shards part[0..ranks] */
-    WF_CALL_GATHER_SHARDS, /* both 0, in shards part[0..ranks] */
-    WF_CALL_SUM,           /* both 0: a reducer's sum of gradients */
-    /* What this rank alone knows of a call. */
-    WF_CALL_LISTS, /* tensors between any two ranks: messages, gathers, scatters, all-to-alls. Input r to rank r, output
-                      r from rank r: part[r] and part[ranks + r] bytes; -1: not even a frame. Input and output number
-                      `ranks`: the frames, from the next rank on, and from the one before it on */
-    WF_CALL_MEET,  /* a barrier of the `parts` ranks in `part`, by themselves */
-    WF_CALL_RECEIVE, /* output 0: count bytes from rank `root`, without a frame */
-    WF_CALLS
-} wf_operation;
-
-/* One call, as every rank makes it. What it costs: wf_call_price (comm/proof/proof_author.h). */
-typedef struct wf_call {
-    wf_operation operation;
-    const char *reducer; /* of WF_CALL_SUM: its name */
-    wf_reduce_op op;
-    wf_dtype dtype;
-    int root;
-    int64_t count;       /* elements, as above; of WF_CALL_SUM the last end */
-    const int64_t *part; /* lengths, or ends of shards, as above; of WF_CALL_SUM the ends of segments, the first of
-                            which need not be 0 */
-    int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends */
-    int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
-    uint64_t buffer;     /* WF_CALL_SUM: whose kept memory it is; 0: what is kept is zero in every sum */
-    /* Calls with frames: checks each frame that arrives; its first argument is expected + r * expected_bytes for rank
-     * r. */
-    wf_step_function check;
-    void *expected;
-    size_t expected_bytes;
-} wf_call;
+/* A call (comm/call_author.h) as the schedule of one rank. What it costs: wf_call_price (comm/proof/proof_author.h). */
 
 /* Entries of `part`, where there is one. */
 int64_t wf_call_entries(const wf_call *call, int ranks);

@@ -15,15 +15,17 @@ void wf_engine_close(wf_comm *comm);
  * (WF_CALL_SUM and the calls of shards) in device memory, which the schedule copies through host memory where the two
  * differ (agreed.staged). The call has been entered. */
 wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out) WF_NODISCARD;
-/* Like wf_engine_run with several operands: in[i] is input i, out[i] output i. */
-wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out) WF_NODISCARD;
+/* Like wf_engine_run with several operands, in[i] being input i and out[i] output i, and messages of this tag. */
+wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, int tag, const void *const *in,
+                              void *const *out) WF_NODISCARD;
 
 /* A call in progress: begun, its run advanced until that is done or fails, and ended in any case. Calls that use no
- * ring may be in flight together. Zero before the call, except for in_line. */
+ * ring may be in flight together. Zero before the call, except for in_line and tag. */
 typedef struct wf_engine_call {
     struct wf_engine_entry *entry;
     wf_run *run; /* of the entry */
     void *scratch, *device;
+    int tag;      /* of its messages; 0: of the call that the communicator is in */
     bool in_line; /* the caller waits until it is done, so steps may run one by one */
 } wf_engine_call;
 wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
@@ -50,6 +52,8 @@ void wf_engine_note(wf_comm *comm, const wf_run *run);
 wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 void wf_engine_unshare(wf_comm *comm);
 bool wf_engine_shares(const wf_comm *comm);
+/* Returns true if wf_engine_share has been called, with or without success. */
+bool wf_engine_share_asked(const wf_comm *comm);
 
 /* --- shm_window.c --- */
 
@@ -88,6 +92,9 @@ typedef struct wf_pairs {
     char **flags; /* of the ranks of this node, by rank; NULL: nothing is shared */
     char *slots[WF_PAIR_RANKS][WF_PAIR_RANKS];
     int64_t pieces[1 + 2 * WF_PAIR_RANKS]; /* so far in each ring, by number */
+    bool asked;                            /* the ranks have tried to share this memory */
+    char why[WF_WHY];                      /* it is not shared; empty: it is, or was not asked for */
+    struct wf_ipc_buffers *ipc;            /* slots in device memory; NULL: none (comm/mesh/ipc_buffers.c) */
 } wf_pairs;
 
 /* Flags, and slots in host memory where `agreed` says so; else the caller fills them. As wf_ring_open: pairs->flags

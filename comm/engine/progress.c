@@ -55,6 +55,7 @@ typedef struct wf_engine {
     wf_agreed agreed;
     wf_ring ring;
     wf_pairs pairs;
+    bool share_asked;
     char token;
     entry *first; /* the last one used */
     int entries;
@@ -68,14 +69,15 @@ wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
     comm->engine = engine;
     WF_TRY(wf_agreed_make(comm->shared->ctx, comm->size, node, &engine->agreed));
     engine->agreed.staged = !comm->shared->ctx->k->host;
-    if (comm->chunk_bytes > 0)
-        engine->agreed.chunk_bytes = comm->chunk_bytes;
+    if (comm->shared->chunk_bytes > 0)
+        engine->agreed.chunk_bytes = comm->shared->chunk_bytes;
     return WF_OK;
 }
 
 wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT])
 {
     wf_engine *engine = comm->engine;
+    engine->share_asked = true;
     WF_TRY(wf_ring_open(comm, &engine->agreed, &engine->ring, why));
     engine->agreed.shared = engine->ring.flags != NULL;
     return WF_OK;
@@ -94,6 +96,11 @@ wf_pairs *wf_engine_pairs(const wf_comm *comm)
 bool wf_engine_shares(const wf_comm *comm)
 {
     return comm->engine && comm->engine->agreed.shared;
+}
+
+bool wf_engine_share_asked(const wf_comm *comm)
+{
+    return comm->engine->share_asked;
 }
 
 /* --- schedules that are kept -------------------------------------------------------------------------------------- */
@@ -342,8 +349,8 @@ wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight)
     return WF_OK;
 }
 
-static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in, void *const *out,
-                      wf_engine_call *flight)
+static wf_status start_run(wf_comm *comm, const wf_link *link, const void *const *in, void *const *out,
+                           wf_engine_call *flight)
 {
     wf_engine *engine = comm->engine;
     const entry *e = flight->entry;
@@ -356,9 +363,9 @@ static wf_status post(wf_comm *comm, const wf_link *link, const void *const *in,
         memset(e->kept, 0, e->kept_bytes);
     bind(comm, flight, in, out);
     wf_run_begin(e->run, (wf_binding){.link = link,
-                                      .world_rank = comm->world_rank,
+                                      .world_rank = comm->ranks.world,
                                       .data = e->data,
-                                      .tag = comm->tag,
+                                      .tag = flight->tag ? flight->tag : comm->call.tag,
                                       .flags = engine->ring.flags,
                                       .ring_pieces = engine->ring.pieces,
                                       .seen = engine->ring.seen,
@@ -377,14 +384,14 @@ wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const 
 {
     WF_TRY(entry_of(comm, call, &flight->entry));
     flight->entry->busy = true;
-    return post(comm, &comm->link, in, out, flight);
+    return start_run(comm, &comm->link, in, out, flight);
 }
 
 wf_status wf_engine_post(wf_comm *comm, entry *e, const wf_link *link, const void *const *in, void *const *out,
                          wf_engine_call *flight)
 {
     *flight = (wf_engine_call){.entry = e};
-    return post(comm, link ? link : &comm->link, in, out, flight);
+    return start_run(comm, link ? link : &comm->link, in, out, flight);
 }
 
 void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
@@ -407,9 +414,9 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
     *flight = (wf_engine_call){0};
 }
 
-wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out)
+wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, int tag, const void *const *in, void *const *out)
 {
-    wf_engine_call flight = {.in_line = true};
+    wf_engine_call flight = {.in_line = true, .tag = tag};
     wf_status status = wf_engine_begin(comm, call, in, out, &flight);
     if (status == WF_OK)
         status = wf_engine_wait(comm, &flight);
@@ -419,5 +426,5 @@ wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, const void *co
 
 wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void *out)
 {
-    return wf_engine_run_lists(comm, call, &in, &out);
+    return wf_engine_run_lists(comm, call, comm->call.tag, &in, &out);
 }

@@ -35,8 +35,8 @@ static size_t slot_bytes(const wf_agreed *agreed)
     return sizeof(wf_ring_flag) + WF_SLOT_HEAD + agreed->ring_slot_bytes;
 }
 
-static wf_status share(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, void **base, int *rank,
-                       char why[WF_FAILURE_TEXT])
+static wf_status share_node_ring(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, void **base, int *rank,
+                                 char why[WF_FAILURE_TEXT])
 {
     const size_t before = HEAD + record_bytes(agreed);
     const size_t bytes = before + (size_t)agreed->ring_slots * slot_bytes(agreed);
@@ -56,7 +56,7 @@ wf_status wf_ring_open(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, ch
 {
     void **base = wf_calloc(comm->shared->ctx, (size_t)comm->intra_size, sizeof *base);
     int *rank = wf_calloc(comm->shared->ctx, (size_t)comm->intra_size, sizeof *rank);
-    const wf_status status = base && rank ? share(comm, agreed, ring, base, rank, why) : wf_error_code();
+    const wf_status status = base && rank ? share_node_ring(comm, agreed, ring, base, rank, why) : wf_error_code();
     free(base);
     free(rank);
     return status;

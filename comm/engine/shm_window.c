@@ -24,7 +24,7 @@ typedef struct news {
 } news;
 
 /* Gives every rank the text of the lowest rank that failed; `why` is empty on a rank that has not. */
-static wf_status agree(wf_comm *comm, news *all, char why[WF_FAILURE_TEXT], bool *works)
+static wf_status agree_windows(wf_comm *comm, news *all, char why[WF_FAILURE_TEXT], bool *works)
 {
     const wf_call call = {.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = (int64_t)sizeof *all};
     news mine = {.works = why[0] == '\0'};
@@ -96,19 +96,19 @@ static wf_status connect(wf_comm *comm, news *all, size_t segment, wf_shm_window
 {
     char name[NAME_TEXT];
     int leader = 0;
-    while (comm->node[leader] != comm->node[comm->rank])
+    while (comm->ranks.node[leader] != comm->ranks.node[comm->rank])
         leader++;
-    snprintf(name, sizeof name, FOLDER "/weft-window-%llx-%d-%d", (unsigned long long)comm->id, leader,
-             comm->windows++);
+    snprintf(name, sizeof name, FOLDER "/weft-window-%llx-%d-%llu", (unsigned long long)comm->id, leader,
+             (unsigned long long)comm->sequence);
     why[0] = '\0';
     if (comm->rank == leader)
         create(comm, name, w->bytes, why);
-    wf_status status = agree(comm, all, why, works);
+    wf_status status = agree_windows(comm, all, why, works);
     if (status == WF_OK && *works) {
         map(name, segment, comm->intra_rank, w, why);
         if (!why[0] && comm->rank == leader)
             check_room(comm, 0, why);
-        status = agree(comm, all, why, works);
+        status = agree_windows(comm, all, why, works);
     }
     if (comm->rank == leader)
         unlink(name);
@@ -132,7 +132,7 @@ wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, void
         return status;
     }
     for (int r = 0, place = 0; r < comm->size; r++) {
-        if (comm->node[r] != comm->node[comm->rank])
+        if (comm->ranks.node[r] != comm->ranks.node[comm->rank])
             continue;
         base[place] = w->base + (size_t)place * segment;
         rank[place++] = r;

@@ -1,18 +1,23 @@
-/* All or none: ranks that are about to make a call of MPI which nobody can look into agree that all of them make it.
- * Once they have, they make it whatever they hear; a rank that fails before takes the others out of it. */
+/* All or none: ranks agree that all of them make a call of MPI that blocks, and that no wait can look into. Each member
+ * says yes to the first one; that one answers all with the number of the new communicator, or with 0, which means "no".
+ * After a yes a rank makes the call whatever it is told; a rank that fails before takes the others out of it. */
 #include "comm/guard/guard_impl.h"
 
 #include "core/config_author.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 #define SLEEP_NS 50000
 
-/* Static: a message that was given up may still arrive, or be read. What is said is a number, or 0: no. */
-static uint64_t heard, said;
+/* What one rank and another say: a number, or 0, which means "no". In memory of its own, since a message that was given
+ * up may still arrive in it, or be read from it. */
+typedef struct answers {
+    uint64_t heard, said;
+} answers;
 
-/* deaf: without a look at notices, which the one that decides looks at. */
-static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
+/* Waits for a transfer. `unheeding`: failure notices are not polled here, since the deciding rank polls them. */
+static wf_status finish_transfer(wf_comm *comm, wf_transfer *t, bool unheeding)
 {
     wf_deadline deadline = wf_deadline_new();
     const int64_t limit = ((int64_t)wf_config_get()->timeout_ms + 2 * WF_GRACE_MS) * 1000000;
@@ -21,7 +26,7 @@ static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
         WF_TRY(comm->link.test(comm, t));
         if (t->done)
             return t->status;
-        if (!deaf) {
+        if (!unheeding) {
             WF_TRY(wf_deadline_poll(comm, &deadline));
             continue;
         }
@@ -33,54 +38,68 @@ static wf_status end(wf_comm *comm, wf_transfer *t, bool deaf)
     }
 }
 
-/* One number to a rank, or from it. By a tag of its own: who still meets would take an answer for a message of the
- * meeting. */
-static wf_status pass(wf_comm *comm, int peer, bool sending, bool deaf)
+/* Passes one number to a rank, or from it, by a tag of its own: a rank that still meets would take an answer for a
+ * message of the meeting. */
+static wf_status pass(wf_comm *comm, answers *a, int peer, bool sending, bool unheeding)
 {
-    wf_transfer t = {
-        .data = sending ? &said : &heard, .bytes = sizeof said, .peer = peer, .tag = comm->tag + 1, .sending = sending};
+    wf_transfer t = {.data = sending ? &a->said : &a->heard,
+                     .bytes = sizeof a->said,
+                     .peer = peer,
+                     .tag = comm->call.tag + 1,
+                     .sending = sending};
     WF_TRY(comm->link.start(comm, &t));
-    const wf_status status = end(comm, &t, deaf);
+    const wf_status status = finish_transfer(comm, &t, unheeding);
     if (!t.done)
         comm->link.cancel(comm, &t);
+    if (!t.done)
+        comm->lost = true;
     return status;
 }
 
 /* The first member polls failure notices until it has answered. */
-static wf_status decide(wf_comm *comm, const int *member, int members, wf_status status, uint64_t id)
+static wf_status decide(wf_comm *comm, answers *a, const int *member, int members, wf_status status, uint64_t id)
 {
     for (int i = 1; i < members && status == WF_OK; i++)
-        status = pass(comm, member[i], false, false);
-    said = status == WF_OK ? id : 0;
+        status = pass(comm, a, member[i], false, false);
+    if (status == WF_OK)
+        a->said = id;
     for (int i = 1; i < members; i++) {
-        const wf_status sent = pass(comm, member[i], true, true);
+        const wf_status sent = pass(comm, a, member[i], true, true);
         status = status == WF_OK ? sent : status;
     }
     return status;
 }
 
-static wf_status follow(wf_comm *comm, int leader, uint64_t *id)
+static wf_status follow(wf_comm *comm, answers *a, int leader, uint64_t *id)
 {
     wf_deadline deadline = wf_deadline_new();
-    said = *id;
-    WF_TRY(pass(comm, leader, true, true));
-    WF_TRY(pass(comm, leader, false, true));
+    a->said = *id;
+    WF_TRY(pass(comm, a, leader, true, true));
+    WF_TRY(pass(comm, a, leader, false, true));
     /* 0 means "no"; the reason follows in a failure notice. */
     deadline.peer = leader;
-    while (heard == 0)
+    while (a->heard == 0)
         WF_TRY(wf_deadline_poll(comm, &deadline));
-    *id = heard;
+    *id = a->heard;
     return WF_OK;
 }
 
 wf_status wf_guard_commit(wf_comm *comm, const char *operation, const int *member, int members, wf_status status,
                           uint64_t *id)
 {
-    if (status != WF_OK && comm->rank != member[0])
+    const bool leads = comm->rank == member[0];
+    if (status != WF_OK && !leads)
         return status;
     const wf_status started = wf_guard_meet(comm, operation);
     status = status == WF_OK ? started : status;
-    return comm->rank == member[0] ? decide(comm, member, members, status, *id)
-           : status == WF_OK       ? follow(comm, member[0], id)
-                                   : status;
+    static answers none; /* never written: without memory a rank can only say no, and hears nothing before */
+    answers *a = calloc(1, sizeof *a);
+    if (!a && status == WF_OK)
+        status = WF_RAISE(WF_ERR_MEMORY, "no memory for a communicator");
+    if (leads)
+        status = decide(comm, a ? a : &none, member, members, status, *id);
+    else if (status == WF_OK)
+        status = follow(comm, a, member[0], id);
+    wf_comm_release(comm, a);
+    return status;
 }

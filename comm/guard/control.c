@@ -386,7 +386,7 @@ static void tell_failure(wf_comm *comm, notice what)
  * (wf_comm_part) is 2 n + 1. */
 static uint64_t position(const wf_comm *comm)
 {
-    return 2 * comm->sequence + (comm->inside ? 0 : comm->parting ? 1 : 2);
+    return 2 * comm->sequence + (comm->call.entered ? 0 : comm->call.parting ? 1 : 2);
 }
 
 /* Rank 0 settles at once which failure counts, though it may be in an earlier call itself. */
@@ -445,7 +445,7 @@ bool wf_control_gone(const wf_comm *comm, int rank)
  * waiting after a while. */
 static bool is_overdue(const wf_comm *comm)
 {
-    return comm->parting && wf_now_ns() - comm->control->held_ns > (int64_t)WF_GRACE_MS * 1000000;
+    return comm->call.parting && wf_now_ns() - comm->control->held_ns > (int64_t)WF_GRACE_MS * 1000000;
 }
 
 static wf_status poll_channel(wf_comm *comm, bool waits)
@@ -469,12 +469,12 @@ static wf_status poll_channel(wf_comm *comm, bool waits)
 wf_status wf_control_poll(wf_comm *comm, bool waits)
 {
     for (wf_comm *c = comm; c; c = c->parent) {
-        if (!c->dead && c->control && !c->closed) {
+        if (!c->death.status && c->control && !c->closed) {
             const wf_status status = poll_channel(c, waits);
-            if (status != WF_OK && !c->dead)
+            if (status != WF_OK && !c->death.status)
                 return status;
         }
-        if (c->dead)
+        if (c->death.status)
             return wf_failure_inherit(comm, c);
     }
     return WF_OK;
@@ -483,7 +483,7 @@ wf_status wf_control_poll(wf_comm *comm, bool waits)
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused)
 {
     /* Between two collectives, a rank that fails makes no part any more. */
-    const bool between = !comm->inside && !refused;
+    const bool between = !comm->call.entered && !refused;
     notice what = {.status = (int32_t)status, .sequence = between ? 2 * comm->sequence + 1 : position(comm)};
     strncpy(what.text, text, sizeof what.text - 1);
     tell_failure(comm, what);
@@ -562,14 +562,14 @@ void wf_control_sweep(void)
 void wf_control_leave(wf_comm *comm, const char *operation)
 {
     struct wf_control *c = comm->control;
-    if (comm->dead || c->farewell.call.operation[0])
+    if (comm->death.status || c->farewell.call.operation[0])
         return;
     if (wf_control_show(comm) != WF_OK)
         wf_error_clear();
     c->farewell = (numbered){.number = c->announced, .call = wf_call_record_plain(operation, -1)};
     c->farewell.call.sequence = comm->sequence + 1;
     wf_call_record_place(&c->farewell.call);
-    comm->doing = c->farewell.call;
+    comm->call.record = c->farewell.call;
     wf_recorder_enter(comm);
     wf_recorder_end(comm, operation, false);
     MPI_Isend(&c->farewell, (int)sizeof c->farewell, MPI_BYTE, c->right, TAG_RECORD, c->mpi, &c->leaving);
@@ -590,7 +590,7 @@ void wf_control_close(wf_comm *comm)
     }
     wf_control_leave(comm, "close");
     comm->control = NULL;
-    c->dead = comm->dead;
+    c->dead = comm->death.status;
     c->next = unfinished;
     unfinished = c;
     wf_control_sweep();

@@ -1,5 +1,17 @@
-/* How a rank waits: polls control and time-out, advances tasks, and gives the processor away. Every wait after set-up
- * ends in a poll of this file, so none is without a limit. */
+/* How a rank waits: it polls the control channel and the clock, advances the background stream, and yields the
+ * processor. Every wait after set-up calls wf_deadline_poll, so every wait has a limit.
+ *
+ *     polls 1 to SPIN_POLLS    spin; every CONTROL_EVERY polls look at the control channel
+ *     until YIELD_NS           sched_yield
+ *     after it                 sleep SLEEP_NS
+ *     after GONE_NS            every LOOK_NS look at the process that is awaited (comm/safety/peers.c):
+ *                                it has left, or closed the communicator     error after GONE_NS more
+ *                                ranks wait for each other in a circle       error after CIRCLE_NS without a change
+ *                                it lives: it computes, or waits itself      no fault until WEFT_IDLE_MS
+ *                                it shows no sign of life                    error after WEFT_TIMEOUT_MS
+ *
+ * The state of a process on another machine cannot be seen: such a wait ends after a time-out of its own, which
+ * wf_comm_busy of any rank extends. */
 #include "comm/guard/guard_impl.h"
 
 #include "core/config_author.h"
@@ -25,13 +37,14 @@ wf_deadline wf_deadline_new(void)
     return (wf_deadline){.start_ns = wf_now_ns(), .polls = 1, .peer = -1};
 }
 
-/* left: how the rank that is awaited has left; NULL: it has not, as far as is known. */
-static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer, const char *left)
+/* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: it is not known to have.
+ */
+static wf_status end_wait(wf_comm *comm, int64_t waited_ns, int peer, const char *left)
 {
     char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";
-    wf_call_record_text(&comm->doing, call);
-    if (comm->doing.sequence > 0)
-        snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->doing.sequence);
+    wf_call_record_text(&comm->call.record, call);
+    if (comm->call.record.sequence > 0)
+        snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->call.record.sequence);
     if (peer >= 0)
         snprintf(whom, sizeof whom, "rank %s", WF_RANK(comm, peer));
     snprintf(text, sizeof text, "rank %s waited %lld ms for %s%s in %s%s", WF_RANK(comm, comm->rank),
@@ -39,19 +52,20 @@ static wf_status give_up(wf_comm *comm, int64_t waited_ns, int peer, const char 
     return wf_failure_seen(comm, left ? WF_ERR_COMM : WF_ERR_TIMEOUT, text);
 }
 
-/* A rank whose left neighbour has come knows less about who is missing than the missing rank's right neighbour, and
- * lets that one speak first. */
+/* Returns the limit of this wait. Only the right neighbour of a missing rank knows which rank is missing, so other
+ * ranks wait half a grace period longer before they report. */
 static int64_t limit_ns(const wf_comm *comm, int peer)
 {
-    const bool far = peer >= 0 && comm->node && comm->node[peer] != comm->node[comm->rank];
+    const bool far = peer >= 0 && comm->ranks.node && comm->ranks.node[peer] != comm->ranks.node[comm->rank];
     const int64_t nested = comm->nested ? (int64_t)WF_GRACE_MS * 1000000 : 0;
     const int64_t limit = (int64_t)(far ? wf_config_get()->far_ms : wf_config_get()->timeout_ms) * 1000000 + nested;
-    const bool knows = comm->doing.sequence == 0 || wf_control_missing(comm) >= 0;
+    const bool knows = comm->call.record.sequence == 0 || wf_control_missing(comm) >= 0;
     return knows ? limit : limit + (int64_t)WF_GRACE_MS * 500000;
 }
 
-/* Another rank has said that it works for a while (wf_comm_busy): the limit counts from the end of that. */
-static bool excused(const wf_comm *comm, wf_deadline *deadline)
+/* Returns true if another rank has said that it computes for a while (wf_comm_busy): the limit counts from the end of
+ * that. */
+static bool is_excused(const wf_comm *comm, wf_deadline *deadline)
 {
     const char *what = "";
     const int64_t until = wf_control_busy_until_ns(comm, &what);
@@ -70,11 +84,11 @@ bool wf_deadline_crowded(const wf_comm *comm)
     return comm->intra_size > processors;
 }
 
-/* The process of a rank of this node; 0: of another one, whose state cannot be seen. */
+/* Returns the process of a rank of this node, or 0 for a rank of another one, whose state cannot be seen. */
 static int64_t process_of(const wf_comm *comm, int peer)
 {
-    const bool near = peer >= 0 && comm->node && comm->node[peer] == comm->node[comm->rank];
-    return near && comm->pid ? comm->pid[peer] : 0;
+    const bool near = peer >= 0 && comm->ranks.node && comm->ranks.node[peer] == comm->ranks.node[comm->rank];
+    return near && comm->ranks.pid ? comm->ranks.pid[peer] : 0;
 }
 
 static wf_status check_circle(wf_comm *comm, wf_deadline *deadline, int64_t now)
@@ -91,8 +105,9 @@ static wf_status check_circle(wf_comm *comm, wf_deadline *deadline, int64_t now)
     return circle && unlike && now - deadline->circle_ns > CIRCLE_NS ? wf_failure_seen(comm, WF_ERR_COMM, text) : WF_OK;
 }
 
-/* A rank of this machine that computes, or waits for one that does, is no fault. One that waits for this rank is. */
-static bool works(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t now)
+/* Returns true if the awaited rank is of this machine and computes, or waits for one that does: that is no fault. A
+ * rank that waits for this one is. */
+static bool is_working(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t now)
 {
     char call[WF_RECORD_TEXT];
     const int64_t waited = now - deadline->start_ns, process = process_of(comm, peer);
@@ -103,12 +118,12 @@ static bool works(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t 
     if (now - deadline->said_ns > SAY_NS) {
         deadline->said_ns = now;
         wf_log(WF_LOG_INFO, "rank %s waits for rank %s, which works, for %lld s in %s", WF_RANK(comm, comm->rank),
-               WF_RANK(comm, peer), (long long)(waited / 1000000000), wf_call_record_text(&comm->doing, call));
+               WF_RANK(comm, peer), (long long)(waited / 1000000000), wf_call_record_text(&comm->call.record, call));
     }
     return true;
 }
 
-/* A wait that lasts. */
+/* Looks at the awaited process, in a wait that lasts. */
 static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
 {
     const int64_t waited = now - deadline->start_ns;
@@ -126,11 +141,12 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
     else if (deadline->left_ns == 0)
         deadline->left_ns = now;
     if (left)
-        return now - deadline->left_ns > GONE_NS ? give_up(comm, waited, peer, left) : WF_OK;
+        return now - deadline->left_ns > GONE_NS ? end_wait(comm, waited, peer, left) : WF_OK;
     wf_recorder_wait(comm, process_of(comm, peer), deadline->start_ns);
     WF_TRY(check_circle(comm, deadline, now));
-    const bool fault = waited > limit_ns(comm, peer) && !excused(comm, deadline) && !works(comm, deadline, peer, now);
-    return fault ? give_up(comm, waited, peer, NULL) : WF_OK;
+    const bool fault =
+        waited > limit_ns(comm, peer) && !is_excused(comm, deadline) && !is_working(comm, deadline, peer, now);
+    return fault ? end_wait(comm, waited, peer, NULL) : WF_OK;
 }
 
 /* Advances the background stream, which has set the context's hook if anything is queued; unless it is the stream that
@@ -152,7 +168,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */
     if (deadline->polls++ % CONTROL_EVERY == 0) {
         WF_TRY(wf_control_poll(comm, true));
-        WF_TRY(comm->native ? wf_transport_native.poll(comm, false) : WF_OK);
+        WF_TRY(wf_native_poll(comm));
     }
     if (waited > GONE_NS || waited > limit_ns(comm, -1))
         WF_TRY(look_around(comm, deadline, now));

@@ -1,5 +1,14 @@
-/* The death of a communicator: whose words count, how all ranks come to the same error, and what children inherit. A
- * dead communicator sends nothing any more. */
+/* The death of a communicator: which error counts, how all ranks return the same one, and what children inherit. A dead
+ * communicator sends nothing any more.
+ *
+ *     this rank fails (wf_failure_own) or sees a time-out (wf_failure_seen)
+ *       --> tell all ranks by a notice, with this rank's text
+ *       --> rank 0 decides at once: the first text that it has, its own or one of a notice, is the verdict
+ *           other ranks wait up to WF_GRACE_MS for the verdict, and take their own text if there is none
+ *     a notice arrives in a wait (wf_failure_heard)
+ *       --> as above, with the text of the notice
+ *
+ * A communicator dies once: later calls return the same error, and those split from it inherit it. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -15,13 +24,13 @@ bool wf_failure_happened(void)
     return happened;
 }
 
-static void mark(wf_comm *comm, wf_status status, const char *text)
+/* Marks the communicator as dead. */
+static void mark_dead(wf_comm *comm, wf_status status, const char *text)
 {
-    comm->dead = status;
-    snprintf(comm->death, sizeof comm->death, "%s", text);
-    /* First: kernels that wait for the failed rank would hold the GPU for ever. */
-    if (comm->native)
-        wf_transport_native.give_up(comm);
+    comm->death.status = status;
+    snprintf(comm->death.text, sizeof comm->death.text, "%s", text);
+    /* Before anything else: kernels that wait for the failed rank would hold the GPU for ever. */
+    wf_native_give_up(comm);
     if (!comm->control)
         return;
     wf_recorder_error(text);
@@ -30,14 +39,13 @@ static void mark(wf_comm *comm, wf_status status, const char *text)
 
 static wf_status die(wf_comm *comm, wf_status status, const char *text)
 {
-    if (!comm->dead)
-        mark(comm, status, text);
-    return WF_RAISE(comm->dead, "%s", comm->death);
+    if (!comm->death.status)
+        mark_dead(comm, status, text);
+    return WF_RAISE(comm->death.status, "%s", comm->death.text);
 }
 
-/* Several ranks may see a failure at once, each in its own words. Rank 0 takes the first that it receives and tells
- * all; the others wait a moment for that, and believe the candidate if rank 0 is silent. */
-static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
+/* Waits for the verdict of rank 0, and dies of it, or of the candidate if rank 0 is silent. */
+static wf_status await_verdict(wf_comm *comm, wf_status status, const char *candidate)
 {
     char text[WF_FAILURE_TEXT];
     wf_status heard;
@@ -51,12 +59,13 @@ static wf_status decide(wf_comm *comm, wf_status status, const char *candidate)
     return die(comm, status, candidate);
 }
 
-static wf_status agree(wf_comm *comm, wf_status status, const char *text, bool refused)
+/* Tells all ranks of a failure, and dies of the error that counts. */
+static wf_status tell_and_die(wf_comm *comm, wf_status status, const char *text, bool refused)
 {
     char other[WF_FAILURE_TEXT];
     wf_status heard;
-    if (comm->dead)
-        return die(comm, comm->dead, comm->death);
+    if (comm->death.status)
+        return die(comm, comm->death.status, comm->death.text);
     if (!comm->control || wf_mpi_gone())
         return die(comm, status, text);
     /* The verdict received so far may be for a later call; ranks still in this call must be told as well. */
@@ -65,25 +74,25 @@ static wf_status agree(wf_comm *comm, wf_status status, const char *text, bool r
         return die(comm, heard, other);
     }
     wf_control_tell(comm, status, text, refused);
-    return comm->rank == 0 ? die(comm, status, text) : decide(comm, status, text);
+    return comm->rank == 0 ? die(comm, status, text) : await_verdict(comm, status, text);
 }
 
 wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text)
 {
-    return agree(comm, status, text, false);
+    return tell_and_die(comm, status, text, false);
 }
 
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text)
 {
     char candidate[WF_FAILURE_TEXT];
-    if (comm->dead)
-        return die(comm, comm->dead, comm->death);
-    /* Copied: the notice that holds it may be replaced meanwhile. */
+    if (comm->death.status)
+        return die(comm, comm->death.status, comm->death.text);
+    /* A copy, since another notice may replace the one that holds the text. */
     snprintf(candidate, sizeof candidate, "%s", text);
-    return decide(comm, status, candidate);
+    return await_verdict(comm, status, candidate);
 }
 
-/* The text that all ranks will return: it begins with who failed. */
+/* Writes the text that all ranks return; it begins with the rank that failed. */
 static void describe_own(const wf_comm *comm, char text[WF_FAILURE_TEXT])
 {
     char message[WF_FAILURE_TEXT];
@@ -96,7 +105,7 @@ wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused)
 {
     char text[WF_FAILURE_TEXT];
     describe_own(comm, text);
-    return agree(comm, status, text, refused);
+    return tell_and_die(comm, status, text, refused);
 }
 
 void wf_failure_leave(wf_comm *comm, int code)
@@ -116,8 +125,8 @@ wf_status wf_comm_post_failure(wf_comm *comm, wf_status status)
 wf_status wf_comm_alive(wf_comm *comm)
 {
     WF_NEED(comm);
-    if (comm->dead)
-        return die(comm, comm->dead, comm->death);
+    if (comm->death.status)
+        return die(comm, comm->death.status, comm->death.text);
     if (comm->control && wf_mpi_gone())
         return die(comm, WF_ERR_STATE, "the program has finalized MPI, which the communicator needs");
     return wf_control_poll(comm, false);
@@ -133,14 +142,14 @@ wf_status wf_comm_busy(wf_comm *comm, const char *what, int64_t ms)
 
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from)
 {
-    return die(comm, from->dead, from->death);
+    return die(comm, from->death.status, from->death.text);
 }
 
 void wf_failure_settle(wf_comm *comm)
 {
-    for (const wf_comm *from = comm->parent; from && !comm->dead; from = from->parent)
-        if (from->dead)
-            mark(comm, from->dead, from->death);
+    for (const wf_comm *from = comm->parent; from && !comm->death.status; from = from->parent)
+        if (from->death.status)
+            mark_dead(comm, from->death.status, from->death.text);
 }
 
 void wf_comm_release(const wf_comm *comm, void *data)

@@ -3,11 +3,12 @@
 #ifndef WF_COMM_GUARD_IMPL_H
 #define WF_COMM_GUARD_IMPL_H
 
+#include "comm/call_author.h"
 #include "comm/safety/safety_impl.h"
 
 /* --- operation.c: the frame of every call --- */
 /* Starts a collective: alive, numbered, announced to the neighbour. */
-wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record) WF_NODISCARD;
+wf_status wf_guard_enter(wf_comm *comm, const wf_call *call) WF_NODISCARD;
 /* Around a schedule of the call in progress. `synchronizes`: no rank ends it before messages, or flags of slots, say
  * that all have begun it (the tag, which is in both, holds the hash of the call); else the record of the call is sent.
  */
@@ -113,6 +114,12 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;
 wf_status wf_native_connect(wf_comm *comm, const wf_native_id *id) WF_NODISCARD;
 /* The context's waits for the device see from now on that a rank of comm, which is connected, dies. */
 void wf_native_watch(wf_comm *comm);
+/* Each does nothing where ranks are not connected natively: returns an asynchronous error of the transport; ends
+ * kernels that wait for other ranks, once the communicator is dead; makes the context's stream wait for what the
+ * background stream has summed. */
+wf_status wf_native_poll(wf_comm *comm) WF_NODISCARD;
+void wf_native_give_up(wf_comm *comm);
+wf_status wf_native_join_sums(wf_comm *comm) WF_NODISCARD;
 /* Put a call on the transport's stream, or begin a group of calls. A captured step that has them checks before each
  * run that comm is alive. */
 wf_status wf_native_put(wf_comm *comm, const wf_native_call *call) WF_NODISCARD;

@@ -19,7 +19,7 @@ static wf_status wait_done(wf_comm *comm)
     return WF_OK;
 }
 
-/* Background operations would call the transport in the midst of a call of it. */
+/* Waits for a connection. Background operations would call the transport in the midst of its own call, so none runs. */
 static wf_status wait_ready(wf_comm *comm)
 {
     wf_comm_shared *const shared = comm->shared;
@@ -39,19 +39,19 @@ static wf_status wait_ready(wf_comm *comm)
 
 wf_status wf_native_connect(wf_comm *comm, const wf_native_id *id)
 {
-    comm->doing = wf_call_record_plain("connect", -1);
+    comm->call.record = wf_call_record_plain("connect", -1);
     return wf_transport_native.connect(comm, id, wait_ready);
 }
 
-/* Called before the host reads a value, which may come from a rank that never sends it. A rank whose communicator died
- * meanwhile learns it here. */
-static wf_status await(void *of)
+/* Waits before the host reads a value, which may come from a rank that never sends it. A rank whose communicator died
+ * in the meantime learns it here. */
+static wf_status await_values(void *of)
 {
     wf_comm *comm = of;
     wf_status status = WF_OK;
     if (!comm->native)
         return WF_OK;
-    if (comm->inside) {
+    if (comm->call.entered) {
         status = wait_done(comm);
     } else if (wf_transport_native.pending(comm)) {
         const char *before = wf_watch_swap("wait for a GPU");
@@ -60,16 +60,16 @@ static wf_status await(void *of)
     }
     const wf_comm *spoilt = wf_transport_native.forget(comm);
     WF_TRY(status);
-    return spoilt ? WF_RAISE(spoilt->dead, "%s", spoilt->death) : WF_OK;
+    return spoilt ? WF_RAISE(spoilt->death.status, "%s", spoilt->death.text) : WF_OK;
 }
 
-/* The context calls it in its own waits for the device. Short waits, which are the usual ones, keep the processor;
- * longer ones offer it to others. */
-static wf_status waiting(void *of, int64_t *since)
+/* Looks at the communicator while the context waits for the device. Short waits, which are the usual ones, keep the
+ * processor; longer ones yield it. */
+static wf_status poll_in_wait(void *of, int64_t *since)
 {
     wf_comm *comm = of;
     wf_deadline deadline = wf_deadline_new();
-    if (!comm->native || comm->dead)
+    if (!comm->native || comm->death.status)
         return WF_OK;
     if (*since == 0)
         *since = deadline.start_ns;
@@ -78,7 +78,7 @@ static wf_status waiting(void *of, int64_t *since)
     wf_status status = wf_transport_native.poll(comm, true);
     if (status == WF_OK)
         status = wf_deadline_poll(comm, &deadline);
-    return status == WF_OK || comm->inside ? status : wf_guard_end(comm, "wait for a GPU", status);
+    return status == WF_OK || comm->call.entered ? status : wf_guard_end(comm, "wait for a GPU", status);
 }
 
 void wf_native_watch(wf_comm *comm)
@@ -87,11 +87,11 @@ void wf_native_watch(wf_comm *comm)
     if (!comm->native || ctx->await)
         return;
     ctx->comm = comm;
-    ctx->await = await;
-    ctx->waiting = waiting;
+    ctx->await = await_values;
+    ctx->waiting = poll_in_wait;
 }
 
-/* Before a captured step runs: on a GPU it would wait for a rank that is gone. */
+/* Checks the communicator before a captured step runs: on a GPU the step would wait for a rank that is gone. */
 static wf_status check_alive(void *of)
 {
     wf_comm *comm = of;
@@ -118,10 +118,10 @@ void wf_native_close(wf_comm *comm)
     if (!comm->native)
         return;
     const char *before = wf_watch_swap("wait for a GPU");
-    const wf_status status = comm->dead ? WF_OK : wait_done(comm);
+    const wf_status status = comm->death.status ? WF_OK : wait_done(comm);
     if (status != WF_OK)
         wf_log(WF_LOG_ERROR, "a communicator closes with calls on their way: %s", wf_error_message());
-    if (comm->dead || status != WF_OK)
+    if (comm->death.status || status != WF_OK)
         wf_transport_native.give_up(comm);
     wf_transport_native.close(comm);
     wf_watch_swap(before);

@@ -43,26 +43,61 @@ static int tag_of(const wf_comm *comm, uint64_t sequence, uint64_t hash)
     return WF_TAGS + (int)(sequence % SEQUENCES * kinds + (hash >> 8) % kinds);
 }
 
-wf_status wf_guard_enter(wf_comm *comm, const wf_call_record *record)
+/* Returns true if the elements of the call are the same on all ranks, so that their type and count belong to what ranks
+ * agree about. */
+static bool has_equal_elements(wf_operation operation)
+{
+    return operation != WF_CALL_REDUCE_SCATTER && operation != WF_CALL_BARRIER && operation != WF_CALL_LISTS &&
+           operation != WF_CALL_MEET;
+}
+
+static bool reduces(wf_operation operation)
+{
+    return operation == WF_CALL_REDUCE || operation == WF_CALL_ALLREDUCE || operation == WF_CALL_REDUCE_SCATTER ||
+           operation == WF_CALL_SUM || operation == WF_CALL_SUM_SHARDS || operation == WF_CALL_GATHER_SHARDS;
+}
+
+static bool has_root(wf_operation operation)
+{
+    return operation == WF_CALL_BCAST || operation == WF_CALL_REDUCE || operation == WF_CALL_LISTS;
+}
+
+/* Returns what ranks compare of a call, and what other processes read in the flight recorder. */
+static wf_call_record record_of(const wf_comm *comm, const wf_call *call)
+{
+    wf_call_record record = wf_call_record_plain(call->name, has_root(call->operation) ? call->root : -1);
+    record.world_root = wf_world_rank(comm, record.root);
+    record.op = reduces(call->operation) ? (int32_t)call->op : -1;
+    record.plan = call->plan;
+    if (!has_equal_elements(call->operation))
+        return record;
+    const int64_t first = call->operation == WF_CALL_SUM && call->parts > 0 ? call->part[0] : 0;
+    const wf_shape shape = call->shape ? *call->shape : WF_SHAPE(call->count - first);
+    record.dtype = (int32_t)call->dtype;
+    record.rank = shape.rank;
+    memcpy(record.dim, shape.dim, sizeof record.dim);
+    return record;
+}
+
+wf_status wf_guard_enter(wf_comm *comm, const wf_call *call)
 {
     WF_TRY(wf_comm_alive(comm));
-    WF_CHECK(!comm->inside, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
-             record->operation, WF_OPERATION, comm->doing.operation);
-    comm->doing = *record;
-    comm->doing.world_root = wf_world_rank(comm, record->root);
+    WF_CHECK(!comm->call.entered, WF_ERR_STATE, "%.*s starts while %.*s of this communicator is not over", WF_OPERATION,
+             call->name, WF_OPERATION, comm->call.record.operation);
+    comm->call.record = record_of(comm, call);
     /* Counted also without control (one rank), so that errors and traces number calls alike. */
-    comm->doing.sequence = ++comm->sequence;
-    comm->inside = true;
-    wf_range_push(comm->shared->ctx, comm->doing.operation);
+    comm->call.record.sequence = ++comm->sequence;
+    comm->call.entered = true;
+    wf_range_push(comm->shared->ctx, comm->call.record.operation);
     comm->traffic.collectives++;
     if (!comm->control)
         return WF_OK;
-    wf_call_record_place(&comm->doing);
-    wf_watch_begin(comm->doing.operation);
+    wf_call_record_place(&comm->call.record);
+    wf_watch_begin(comm->call.record.operation);
     wf_recorder_enter(comm);
-    const uint64_t hash = hash_of(&comm->doing);
-    comm->tag = tag_of(comm, comm->doing.sequence, hash);
-    WF_TRY(wf_control_announce(comm, &comm->doing, hash));
+    const uint64_t hash = hash_of(&comm->call.record);
+    comm->call.tag = tag_of(comm, comm->call.record.sequence, hash);
+    WF_TRY(wf_control_announce(comm, &comm->call.record, hash));
     /* Native messages carry no tag, so the record is shown at once. */
     return comm->shared->in_order ? wf_control_show(comm) : WF_OK;
 }
@@ -109,19 +144,19 @@ wf_status wf_guard_settle(wf_comm *comm)
     return WF_OK;
 }
 
-/* What is no collective: it has no number. */
+/* Starts what is no collective, so it has no number. */
 static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer, int tag)
 {
-    WF_CHECK(!comm->inside, WF_ERR_STATE, "%s starts while %.*s of this communicator is not over", operation,
-             WF_OPERATION, comm->doing.operation);
-    comm->doing = wf_call_record_plain(operation, -1);
-    comm->doing.peer = peer;
-    comm->doing.world_peer = wf_world_rank(comm, peer);
-    comm->doing.tag = peer < 0 ? -1 : tag;
-    wf_call_record_place(&comm->doing);
-    wf_watch_begin(comm->doing.operation);
+    WF_CHECK(!comm->call.entered, WF_ERR_STATE, "%s starts while %.*s of this communicator is not over", operation,
+             WF_OPERATION, comm->call.record.operation);
+    comm->call.record = wf_call_record_plain(operation, -1);
+    comm->call.record.peer = peer;
+    comm->call.record.world_peer = wf_world_rank(comm, peer);
+    comm->call.record.tag = peer < 0 ? -1 : tag;
+    wf_call_record_place(&comm->call.record);
+    wf_watch_begin(comm->call.record.operation);
     wf_recorder_enter(comm);
-    comm->tag = tag;
+    comm->call.tag = tag;
     return WF_OK;
 }
 
@@ -138,7 +173,7 @@ wf_status wf_guard_meet(wf_comm *comm, const char *operation)
     return enter_uncounted(comm, operation, -1, WF_TAGS + comm->tags);
 }
 
-/* " at train.c:40", or nothing. */
+/* Writes " (called at train.c:40)", or nothing if the place is not known. */
 static const char *place_text(char text[WF_SITE_FILE + 24])
 {
     const wf_site site = wf_site_now();
@@ -148,18 +183,19 @@ static const char *place_text(char text[WF_SITE_FILE + 24])
     return text;
 }
 
-/* While the call still counts as entered: it is the one that the others are told of. */
+/* Turns an error of this rank into that of all. The call still counts as entered, so its number is what others are told
+ * of. */
 static wf_status fail_call(wf_comm *comm, const char *operation, wf_status status)
 {
     char message[WF_FAILURE_TEXT], place[WF_SITE_FILE + 24], number[48] = "";
     wf_status code;
-    if (comm->dead)
-        return WF_RAISE(comm->dead, "%s", comm->death);
+    if (comm->death.status)
+        return WF_RAISE(comm->death.status, "%s", comm->death.text);
     wf_error_save(&code, message, sizeof message);
-    if (comm->inside)
+    if (comm->call.entered)
         snprintf(number, sizeof number, " (collective %llu)", (unsigned long long)comm->sequence);
     WF_RAISE(status, "%s%s: %.400s%s", operation, number, message, place_text(place));
-    return wf_failure_own(comm, status, !comm->inside && !comm->parting);
+    return wf_failure_own(comm, status, !comm->call.entered && !comm->call.parting);
 }
 
 wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
@@ -167,11 +203,11 @@ wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status)
     wf_recorder_end(comm, operation, status != WF_OK);
     if (!comm->nested)
         wf_watch_end();
-    if (comm->inside)
+    if (comm->call.entered)
         wf_range_pop(comm->shared->ctx);
     if (status != WF_OK)
         status = fail_call(comm, operation, status);
-    comm->inside = comm->parting = false;
+    comm->call.entered = comm->call.parting = false;
     return status;
 }
 

@@ -6,42 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- native: messages of one group, which the device waits for ---------------------------------------------------- */
-
-static wf_status group_begin(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
-{
-    return wf_native_begin(own);
-}
-
-static wf_status group_end(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
-{
-    return wf_transport_native.end(own, false);
-}
-
-static wf_status group_join(void *own, const void *from, size_t from_bytes, void *to, size_t to_bytes)
-{
-    return wf_transport_native.join(own);
-}
-
-static wf_status group_start(void *own, wf_transfer *t)
-{
-    return t->sending ? wf_native_send(own, t->data, t->bytes, t->peer)
-                      : wf_native_recv(own, t->data, t->bytes, t->peer);
-}
-
-/* Over for the host: what the device does next waits for it. */
-static wf_status group_test(void *own, wf_transfer *t)
-{
-    t->done = true;
-    t->arrived = t->bytes;
-    return WF_OK;
-}
-
-static void group_cancel(void *own, wf_transfer *t)
-{
-    t->done = true;
-}
-
 /* --- schedules ---------------------------------------------------------------------------------------------------- */
 
 static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
@@ -50,7 +14,7 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
     wf_comm *comm = exchange->comm;
     const wf_agreed *agreed = wf_engine_agreed(comm);
     const wf_group all = wf_group_all(agreed, comm->rank);
-    const wf_exchange_native native = {.begin = group_begin, .end = group_end, .join = group_join, .own = comm};
+    wf_exchange_native group;
     const wf_exchange_shape shape = {.plan = exchange->plan,
                                      .have = exchange->have,
                                      .need = exchange->need,
@@ -62,7 +26,7 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
                                      .to_stride = form->to_stride,
                                      .dense_send = exchange->dense,
                                      .dense_recv = exchange->dense + exchange->plan->n_send,
-                                     .native = comm->native ? &native : NULL};
+                                     .native = wf_exchange_group(comm, &group)};
     wf_builder *b = wf_builder_new(comm->shared->ctx, agreed, comm->rank);
     if (!b)
         return wf_error_code();
@@ -119,29 +83,27 @@ static wf_status start_flight(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
     bool moved = false;
-    exchange->group = (wf_link){.own = comm, .start = group_start, .test = group_test, .cancel = group_cancel};
     WF_TRY(find_form(exchange, own));
     const void *const in[] = {exchange->from->data};
     void *const out[] = {exchange->to->data};
-    WF_TRY(wf_engine_post(comm, exchange->form->entry, comm->native ? &exchange->group : NULL, in, out,
-                          &exchange->flight));
+    WF_TRY(wf_engine_post(comm, exchange->form->entry, wf_exchange_link(exchange), in, out, &exchange->flight));
     return wf_run_advance(exchange->flight.run, &moved);
 }
 
-static wf_status post(wf_exchange *exchange, bool own)
+static wf_status enter_and_start(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
-    WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_record : &exchange->record));
-    if (!comm->native) {
+    WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_call : &exchange->call));
+    if (!wf_exchange_link(exchange)) {
         WF_TRY(wf_comm_forbid_capture(comm, "exchange halos by messages or mapped memory, which the host looks after"));
         /* At the first exchange: a communicator without one never takes the memory. */
-        if (!comm->pairs_asked)
+        if (!wf_engine_pairs(comm)->asked)
             WF_TRY(wf_exchange_share(comm));
     }
     return start_flight(exchange, own);
 }
 
-static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool own)
+static wf_status check_and_begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool own)
 {
     const bool reversed = exchange->reversed;
     if (wf_exchange_moves(exchange))
@@ -153,7 +115,7 @@ static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
     exchange->from = from;
     exchange->to = to;
     if (wf_exchange_moves(exchange)) {
-        WF_TRY(post(exchange, own));
+        WF_TRY(enter_and_start(exchange, own));
     } else if (own || exchange->plan->rewrites) {
         /* Nothing but copies of this rank's own, which are over at once, but for those that wait for the end. */
         WF_TRY(start_flight(exchange, own));
@@ -165,7 +127,7 @@ static wf_status begin(wf_exchange *exchange, const wf_tensor *from, wf_tensor *
 }
 
 /* Ends a call that has succeeded or failed. An unfinished message is cancelled before its memory is released. */
-static wf_status over(wf_exchange *exchange, wf_status status)
+static wf_status end_call(wf_exchange *exchange, wf_status status)
 {
     wf_engine_end(exchange->comm, &exchange->flight, status);
     exchange->from = exchange->to = NULL;
@@ -177,46 +139,45 @@ static void count_time(const wf_exchange *exchange, int64_t start_ns)
     exchange->comm->traffic.exchange_ns += (uint64_t)(wf_now_ns() - start_ns);
 }
 
-static wf_status start(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reversed, bool own)
+static wf_status begin_direction(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reversed, bool own)
 {
     WF_NEED(exchange);
     const int64_t start_ns = wf_now_ns();
     if (exchange->flight.entry)
-        return over(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
+        return end_call(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
     exchange->reversed = reversed;
-    const wf_status status = begin(exchange, from, to, own);
+    const wf_status status = check_and_begin(exchange, from, to, own);
     count_time(exchange, start_ns);
     if (status == WF_OK)
         wf_watch_end(); /* what the caller computes meanwhile may take its time */
-    return status == WF_OK ? WF_OK : over(exchange, status);
+    return status == WF_OK ? WF_OK : end_call(exchange, status);
 }
 
 wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
 {
-    return start(exchange, x, y, false, true);
+    return begin_direction(exchange, x, y, false, true);
 }
 
 wf_status wf_exchange_begin_halo(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
 {
-    return start(exchange, x, y, false, false);
+    return begin_direction(exchange, x, y, false, false);
 }
 
 wf_status wf_exchange_reverse_begin(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx)
 {
-    return start(exchange, dy, dx, true, true);
+    return begin_direction(exchange, dy, dx, true, true);
 }
 
 wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx)
 {
-    return start(exchange, dy, dx, true, false);
+    return begin_direction(exchange, dy, dx, true, false);
 }
 
 static wf_status poll(wf_exchange *exchange)
 {
     bool moved = false;
     WF_TRY(wf_control_poll(exchange->comm, true));
-    if (exchange->comm->native)
-        WF_TRY(wf_transport_native.poll(exchange->comm, false));
+    WF_TRY(wf_native_poll(exchange->comm));
     return wf_run_advance(exchange->flight.run, &moved);
 }
 
@@ -230,7 +191,7 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
     const wf_status status = poll(exchange);
     wf_watch_end();
     count_time(exchange, start_ns);
-    return status == WF_OK ? WF_OK : over(exchange, status);
+    return status == WF_OK ? WF_OK : end_call(exchange, status);
 }
 
 /* Copies of this rank's own that waited for the end. */
@@ -249,7 +210,7 @@ static wf_status end_local(wf_exchange *exchange)
 static wf_status end(wf_exchange *exchange)
 {
     wf_comm *comm = exchange->comm;
-    if (comm->dead)
+    if (comm->death.status)
         return wf_comm_alive(comm);
     WF_TRY(wf_engine_wait(comm, &exchange->flight));
     wf_tensor_touch(exchange->to);
@@ -261,12 +222,12 @@ wf_status wf_exchange_end(wf_exchange *exchange)
     WF_NEED(exchange);
     if (exchange->flight.entry && !wf_exchange_moves(exchange)) {
         const wf_status status = end_local(exchange);
-        return status == WF_OK ? WF_OK : over(exchange, status);
+        return status == WF_OK ? WF_OK : end_call(exchange, status);
     }
     if (exchange->flight.entry) {
         const int64_t start_ns = wf_now_ns();
         wf_watch_begin("exchange");
-        const wf_status status = over(exchange, end(exchange));
+        const wf_status status = end_call(exchange, end(exchange));
         count_time(exchange, start_ns);
         return status;
     }

@@ -43,18 +43,22 @@ static uint64_t plan_number(int size, wf_order order, const wf_box *have, const 
     return hash | 1;
 }
 
-/* Shown in messages: the extent of all that is needed. */
-static wf_call_record record_of(const char *operation, const wf_exchange *exchange, int size, const wf_box *have,
-                                const wf_box *need, const wf_beyond *beyond)
+/* Describes the exchange in both directions by the extent of all that is needed, and the number of the plan. */
+static void describe_calls(wf_exchange *exchange, int size, const wf_box *have, const wf_box *need,
+                           const wf_beyond *beyond)
 {
-    wf_call_record record = wf_call_record_plain(operation, -1);
-    record.dtype = (int32_t)exchange->dtype;
-    record.rank = need[0].rank;
+    int64_t extent[WF_MAX_RANK] = {0};
     for (int r = 0; r < size; r++)
         for (int d = 0; d < need[r].rank; d++)
-            record.dim[d] = need[r].hi[d] > record.dim[d] ? need[r].hi[d] : record.dim[d];
-    record.plan = plan_number(size, exchange->order, have, need, beyond);
-    return record;
+            extent[d] = need[r].hi[d] > extent[d] ? need[r].hi[d] : extent[d];
+    exchange->extent = wf_shape_make(need[0].rank, extent);
+    exchange->call = (wf_call){.operation = WF_CALL_EXCHANGE,
+                               .name = "exchange",
+                               .dtype = exchange->dtype,
+                               .shape = &exchange->extent,
+                               .plan = plan_number(size, exchange->order, have, need, beyond)};
+    exchange->reverse_call = exchange->call;
+    exchange->reverse_call.name = "exchange_reverse";
 }
 
 /* Returns true if a box is contiguous in a dense array of `world`. */
@@ -106,10 +110,9 @@ static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *n
                  "boxes of %d, %d and %d dimensions in one exchange", have[0].rank, have[r].rank, need[r].rank);
     /* Every rank knows the boxes of all, so the plan needs no message. */
     WF_TRY(check_signs(exchange, beyond));
-    WF_TRY(
-        wf_plan_make(comm->shared->ctx, comm->rank, comm->size, comm->world_rank, have, need, beyond, &exchange->plan));
-    exchange->record = record_of("exchange", exchange, comm->size, have, need, beyond);
-    exchange->reverse_record = record_of("exchange_reverse", exchange, comm->size, have, need, beyond);
+    WF_TRY(wf_plan_make(comm->shared->ctx, comm->rank, comm->size, comm->ranks.world, have, need, beyond,
+                        &exchange->plan));
+    describe_calls(exchange, comm->size, have, need, beyond);
     exchange->have = have[comm->rank];
     exchange->need = need[comm->rank];
     return find_dense(exchange, have, need);

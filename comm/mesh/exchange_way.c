@@ -31,7 +31,7 @@ static wf_status map_devices(wf_comm *comm, wf_pairs *pairs)
     wf_ipc_buffers *b = wf_calloc(comm->shared->ctx, 1, sizeof *b);
     if (!b)
         return wf_error_code();
-    comm->ipc = b;
+    pairs->ipc = b;
     agreed->pair_slot_bytes = SLOT_DEVICE;
     *b = (wf_ipc_buffers){.rank = comm->intra_rank, .size = fits ? size : 0, .member = member};
     b->bytes = (size_t)(fits ? size - 1 : 0) * (size_t)wf_pair_slots(agreed, comm->rank) * SLOT_DEVICE;
@@ -41,15 +41,15 @@ static wf_status map_devices(wf_comm *comm, wf_pairs *pairs)
         place_slots(comm, pairs, b);
         return WF_OK;
     }
-    snprintf(comm->pairs_why, sizeof comm->pairs_why, "%.150s", why);
+    snprintf(pairs->why, sizeof pairs->why, "%.150s", why);
     if (comm->rank == 0)
         wf_log(WF_LOG_DEBUG, "exchanges inside a node go through host memory: %s", why);
     free(b);
-    comm->ipc = NULL;
+    pairs->ipc = NULL;
     return WF_OK;
 }
 
-static wf_status share(wf_comm *comm)
+static wf_status share_pair_rings(wf_comm *comm)
 {
     wf_agreed *agreed = wf_engine_agreed(comm);
     wf_pairs *pairs = wf_engine_pairs(comm);
@@ -61,7 +61,7 @@ static wf_status share(wf_comm *comm)
     agreed->pairs = pairs->flags != NULL;
     if (agreed->pairs)
         return WF_OK;
-    snprintf(comm->pairs_why, sizeof comm->pairs_why, "%.150s", why);
+    snprintf(pairs->why, sizeof pairs->why, "%.150s", why);
     if (comm->rank == 0)
         wf_log(WF_LOG_WARN, "exchanges inside a node go by messages: %s", why);
     return WF_OK;
@@ -70,27 +70,30 @@ static wf_status share(wf_comm *comm)
 wf_status wf_exchange_share(wf_comm *comm)
 {
     const wf_traffic before = comm->traffic;
-    comm->pairs_asked = true;
+    wf_engine_pairs(comm)->asked = true;
     if (comm->inter_size == comm->size)
         return WF_OK;
-    const wf_status status = share(comm);
+    const wf_status status = share_pair_rings(comm);
     comm->traffic = before;
     return status;
 }
 
 void wf_exchange_unshare(wf_comm *comm)
 {
-    if (comm->ipc && comm->ipc->size > 0)
-        wf_ipc_buffers_close(comm, comm->ipc);
-    free(comm->ipc);
-    comm->ipc = NULL;
+    wf_pairs *pairs = comm->engine ? wf_engine_pairs(comm) : NULL;
+    if (!pairs)
+        return;
+    if (pairs->ipc && pairs->ipc->size > 0)
+        wf_ipc_buffers_close(comm, pairs->ipc);
+    free(pairs->ipc);
+    pairs->ipc = NULL;
 }
 
 static wf_status enter_way(wf_comm *comm)
 {
-    const wf_call_record record = wf_call_record_plain("set-up", -1);
-    WF_TRY(wf_guard_enter(comm, &record));
-    if (!comm->native && !comm->pairs_asked)
+    const wf_call call = {.operation = WF_CALL_BARRIER, .name = "set-up"};
+    WF_TRY(wf_guard_enter(comm, &call));
+    if (!comm->native && !wf_engine_pairs(comm)->asked)
         WF_TRY(wf_exchange_share(comm));
     return wf_guard_settle(comm);
 }
@@ -120,11 +123,12 @@ wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size)
     if (comm->size > 1)
         WF_TRY(wf_guard_end(comm, "set-up", enter_way(comm)));
     const bool shared = shares_any(comm);
+    const wf_pairs *pairs = wf_engine_pairs(comm);
     if (comm->size > 1 && comm->native)
         snprintf(text, size, "by %s", wf_transport_native.name);
     else
         snprintf(text, size, "%s%s%s%.150s", way_of(comm, shared),
                  comm->size > 1 && comm->inter_size > 1 && shared ? ", by messages between nodes" : "",
-                 comm->pairs_why[0] ? ": " : "", comm->pairs_why);
+                 pairs->why[0] ? ": " : "", pairs->why);
     return WF_OK;
 }

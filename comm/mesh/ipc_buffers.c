@@ -105,7 +105,7 @@ static wf_status map_blocks(wf_comm *comm, wf_ipc_buffers *b, const offer *all)
 }
 
 /* The lowest rank that failed speaks. */
-static wf_status agree(wf_comm *comm, wf_status status, offer *all, char why[WF_FAILURE_TEXT])
+static wf_status agree_offers(wf_comm *comm, wf_status status, offer *all, char why[WF_FAILURE_TEXT])
 {
     offer *mine = &all[comm->size];
     if (status != WF_OK)
@@ -122,13 +122,13 @@ static wf_status attempt(wf_comm *comm, wf_ipc_buffers *b, offer *all, char why[
     const bool part = b->size > 1;
     offer *mine = &all[comm->size];
     memset(mine, 0, sizeof *mine);
-    WF_TRY(agree(comm, part ? make_block(comm, b, &mine->share) : WF_OK, all, why));
+    WF_TRY(agree_offers(comm, part ? make_block(comm, b, &mine->share) : WF_OK, all, why));
     if (!why[0])
-        WF_TRY(agree(comm, part ? map_blocks(comm, b, all) : WF_OK, all, why));
+        WF_TRY(agree_offers(comm, part ? map_blocks(comm, b, all) : WF_OK, all, why));
     /* With some drivers and containers mapping works, and what is written never arrives. */
     if (!why[0])
-        WF_TRY(agree(comm, part ? write_marks(comm, b) : WF_OK, all, why));
-    return why[0] ? WF_OK : agree(comm, part ? read_marks(comm, b) : WF_OK, all, why);
+        WF_TRY(agree_offers(comm, part ? write_marks(comm, b) : WF_OK, all, why));
+    return why[0] ? WF_OK : agree_offers(comm, part ? read_marks(comm, b) : WF_OK, all, why);
 }
 
 static void unmap(wf_ctx *ctx, const wf_ipc_buffers *b)

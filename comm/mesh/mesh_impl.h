@@ -56,7 +56,8 @@ struct wf_exchange {
     wf_plan *plan;
     wf_box have, need; /* of this rank */
     bool *dense;       /* of the plan's sends, then of its receives: a run of memory in the boxes of both ranks */
-    wf_call_record record, reverse_record;
+    wf_call call, reverse_call;
+    wf_shape extent; /* of all that is needed, for messages */
     bool reversed;
     const wf_tensor *from;
     wf_tensor *to;
@@ -65,9 +66,15 @@ struct wf_exchange {
     wf_link group;                            /* native */
 };
 
+/* --- exchange_native.c: NULL where ranks are not connected natively --- */
+
+/* What surrounds the messages of an exchange, in *group; and what moves them, in exchange->group. */
+const wf_exchange_native *wf_exchange_group(wf_comm *comm, wf_exchange_native *group);
+const wf_link *wf_exchange_link(wf_exchange *exchange);
+
 /* --- exchange_way.c --- */
 
-/* Shares memory for exchanges among the ranks of each node, which have all entered this call; comm->pairs_why says why
+/* Shares memory for exchanges among the ranks of each node, which have all entered this call; wf_pairs.why says why
  * not. Collective. */
 wf_status wf_exchange_share(wf_comm *comm) WF_NODISCARD;
 /* What of it is in device memory. Local. */

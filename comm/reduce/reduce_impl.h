@@ -11,9 +11,5 @@
 wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job) WF_NODISCARD;
 /* The engine's call for it. */
 wf_call wf_reducer_call(const wf_reducer *reducer, const wf_reduce_job *job);
-/* The record of it, of a call of shards, or of an all-gather of the background stream. */
-wf_call_record wf_reducer_record(const char *name, const wf_call *call);
-/* A sum, or a call of shards, by the native transport. Collective. */
-wf_status wf_reducer_run_natively(wf_comm *comm, const char *name, const wf_call *call, void *data) WF_NODISCARD;
 
 #endif

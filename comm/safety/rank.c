@@ -19,7 +19,7 @@ const char *wf_rank_listed(const int32_t *world_rank, int own, char text[WF_RANK
 
 int wf_world_rank(const wf_comm *comm, int rank)
 {
-    return rank >= 0 && comm->world_rank ? comm->world_rank[rank] : rank;
+    return rank >= 0 && comm->ranks.world ? comm->ranks.world[rank] : rank;
 }
 
 const char *wf_rank_text(const wf_comm *comm, int rank, char text[WF_RANK_TEXT])

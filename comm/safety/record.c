@@ -17,24 +17,14 @@ wf_call_record wf_call_record_plain(const char *operation, int root)
     return record;
 }
 
-static wf_call_record record_of(const char *operation, wf_dtype dtype, wf_shape shape, int op, int root)
+wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root)
 {
     wf_call_record record = wf_call_record_plain(operation, root);
     record.dtype = (int32_t)dtype;
-    record.rank = shape.rank;
-    memcpy(record.dim, shape.dim, sizeof record.dim);
+    record.rank = 1;
+    record.dim[0] = count;
     record.op = op;
     return record;
-}
-
-wf_call_record wf_call_record_tensor(const char *operation, const wf_tensor *x, int op, int root)
-{
-    return record_of(operation, x->dtype, x->shape, op, root);
-}
-
-wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root)
-{
-    return record_of(operation, dtype, WF_SHAPE(count), op, root);
 }
 
 void wf_call_record_place(wf_call_record *record)

@@ -204,7 +204,7 @@ static int64_t time_of(const wf_comm *comm)
 
 void wf_recorder_enter(wf_comm *comm)
 {
-    const uint64_t number = comm->event ? comm->event : trace->events + 1;
+    const uint64_t number = comm->call.event ? comm->call.event : trace->events + 1;
     wf_trace_event *event = &trace->event[number % WF_TRACE_EVENTS];
     /* An event is invalid while it is written, for a reader of the file and for the watchdog's thread alike. */
     publish(event, 0);
@@ -214,7 +214,7 @@ void wf_recorder_enter(wf_comm *comm)
     event->comm_size = comm->size;
     event->world_rank = wf_world_rank(comm, comm->rank);
     event->state = WF_EVENT_ENTERED;
-    event->call = comm->doing;
+    event->call = comm->call.record;
     event->bytes = 0;
     event->start_ns = time_of(comm);
     event->end_ns = 0;
@@ -222,26 +222,26 @@ void wf_recorder_enter(wf_comm *comm)
     publish(event, number);
     if (number > trace->events)
         __atomic_store_n(&trace->events, number, __ATOMIC_RELEASE);
-    comm->event = number;
-    comm->sent_before = comm->traffic.bytes_sent;
+    comm->call.event = number;
+    comm->call.sent_before = comm->traffic.bytes_sent;
 }
 
 void wf_recorder_step(wf_comm *comm, const char *step)
 {
-    wf_trace_event *event = comm->event ? event_of(comm->event) : NULL;
+    wf_trace_event *event = comm->call.event ? event_of(comm->call.event) : NULL;
     if (!event)
         return;
     snprintf(event->step, sizeof event->step, "%s", step);
-    publish(event, comm->event);
+    publish(event, comm->call.event);
 }
 
 void wf_recorder_settle(wf_comm *comm)
 {
-    wf_trace_event *event = event_of(comm->event);
-    if (!comm->event || !event)
+    wf_trace_event *event = event_of(comm->call.event);
+    if (!comm->call.event || !event)
         return;
     event->state = WF_EVENT_SETTLED;
-    publish(event, comm->event);
+    publish(event, comm->call.event);
 }
 
 /* The clock of a profile may be moved, so the event ends now and begins as long before as it took. */
@@ -265,16 +265,16 @@ void wf_recorder_end(wf_comm *comm, const char *operation, bool failed)
     /* Without a trace nothing was noted: tests of a few files open none. */
     if (trace && trace->state.awaits)
         wf_recorder_wait(comm, 0, 0);
-    if (!comm->event && failed && comm->control) {
-        comm->doing = wf_call_record_plain(operation, -1);
-        wf_call_record_place(&comm->doing);
+    if (!comm->call.event && failed && comm->control) {
+        comm->call.record = wf_call_record_plain(operation, -1);
+        wf_call_record_place(&comm->call.record);
         wf_recorder_enter(comm);
     }
-    wf_trace_event *event = comm->event ? event_of(comm->event) : NULL;
-    comm->event = 0;
+    wf_trace_event *event = comm->call.event ? event_of(comm->call.event) : NULL;
+    comm->call.event = 0;
     if (!event)
         return;
-    event->bytes = comm->traffic.bytes_sent - comm->sent_before;
+    event->bytes = comm->traffic.bytes_sent - comm->call.sent_before;
     event->end_ns = time_of(comm);
     event->state = failed ? WF_EVENT_FAILED : WF_EVENT_DONE;
     publish(event, event->number);
@@ -343,7 +343,7 @@ void wf_recorder_wait(const wf_comm *comm, int64_t pid, int64_t since_ns)
     wf_trace_state *state = &trace->state;
     __atomic_store_n(&state->awaits, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&state->since_ns, since_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&state->wait_event, comm->event, __ATOMIC_RELEASE);
+    __atomic_store_n(&state->wait_event, comm->call.event, __ATOMIC_RELEASE);
     __atomic_store_n(&state->awaits, pid, __ATOMIC_RELEASE);
 }
 

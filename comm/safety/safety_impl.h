@@ -8,7 +8,6 @@
 /* --- record.c: what a call is --- */
 /* Fields that are not given are unset; root -1: none. */
 wf_call_record wf_call_record_plain(const char *operation, int root);
-wf_call_record wf_call_record_tensor(const char *operation, const wf_tensor *x, int op, int root);
 wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root);
 /* Notes where the program called. */
 void wf_call_record_place(wf_call_record *record);
@@ -29,7 +28,7 @@ int64_t wf_tick_ns(void);
 void wf_recorder_open(void);
 /* Once MPI knows. */
 void wf_recorder_place(int rank, int size);
-/* The call of comm->doing. */
+/* The call of comm->call.record. */
 void wf_recorder_enter(wf_comm *comm);
 void wf_recorder_settle(wf_comm *comm);
 /* The call waits for this step of its schedule; empty: for none. */

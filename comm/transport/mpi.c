@@ -75,7 +75,7 @@ static void look_at_what_is_left(MPI_Comm from)
 /* MPI_Comm_free of a broken communicator might wait, and its context must not be given to another one. */
 void wf_transport_mpi_close(wf_comm *comm)
 {
-    if (!comm->link.own || comm->dead || wf_mpi_gone())
+    if (!comm->link.own || comm->death.status || wf_mpi_gone())
         return;
     look_at_what_is_left(*wf_mpi_comm(comm));
     MPI_Comm_free(wf_mpi_comm(comm));

@@ -239,8 +239,8 @@ static bool is_split_from(const wf_comm *comm, const wf_comm *above)
 /* NCCL's end of a communicator waits until no graph holds it. */
 static void end_graphs(const native *member, wf_ctx *ctx, const wf_comm *dead)
 {
-    wf_ctx_end_captures(ctx, member->comm, dead ? dead->dead : WF_ERR_STATE,
-                        dead ? dead->death : "a captured step runs after a communicator that it uses was closed");
+    wf_ctx_end_captures(ctx, member->comm, dead ? dead->death.status : WF_ERR_STATE,
+                        dead ? dead->death.text : "a captured step runs after a communicator that it uses was closed");
 }
 
 /* As one group: one after the other they would wait for each other's kernels, which the stream has in a row. */
@@ -319,7 +319,7 @@ static void streams_free(nccl_streams *s)
 static void leave(wf_comm *comm, native *own)
 {
     nccl_streams *s = own->streams;
-    end_graphs(own, s->ctx, comm->dead ? comm : NULL);
+    end_graphs(own, s->ctx, comm->death.status ? comm : NULL);
     if (own->nccl)
         ncclCommDestroy(own->nccl);
     own->nccl = NULL; /* the wait for the end of its streams asks for its errors */
@@ -372,8 +372,8 @@ static wf_status behind(wf_comm *comm)
         WF_TRY(ctx->k->event_record(ctx, own->stream->ready, NULL));
         WF_TRY(ctx->k->event_wait(ctx, own->stream->ready, own->stream->stream));
     }
-    if (comm->dead)
-        return WF_RAISE(comm->dead, "%s", comm->death);
+    if (comm->death.status)
+        return WF_RAISE(comm->death.status, "%s", comm->death.text);
     WF_CHECK(own->nccl, WF_ERR_STATE, "NCCL's communicator was given up");
     return WF_OK;
 }

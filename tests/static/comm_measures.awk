@@ -4,7 +4,7 @@
 BEGIN {
     # The descriptions of one communication between a caller and the wire. Six are wanted: bucket, call, schedule with
     # its binding, step, transfer and the transport's request, which is no type of the library.
-    n = split("wf_bucket wf_reduce_job wf_call wf_call_record wf_peer_slot wf_peer_lists operation wf_engine_call " \
+    n = split("wf_bucket wf_reduce_job wf_call wf_call_record wf_peer_slot wf_peer_call operation wf_engine_call " \
         "wf_engine_entry wf_binding wf_step wf_flight wf_transfer wf_native_call wf_exchange_form", word, " ")
     for (i = 1; i <= n; i++)
         form[word[i]] = 1
@@ -52,7 +52,7 @@ FNR == 1 {
     c_file = FILENAME ~ /\.(c|cu)$/
     in_comm = FILENAME ~ /^comm\//
     counted = in_comm && FILENAME !~ /^comm\/(proof|file)\//
-    above = in_comm && c_file && FILENAME !~ /^comm\/transport\// && FILENAME !~ /native/
+    above = counted && c_file && FILENAME !~ /^comm\/transport\// && FILENAME !~ /native/
     in_struct = 0
 }
 
@@ -66,7 +66,7 @@ FNR == 1 {
         if (code ~ /^[ \t]*$/ && (was || $0 ~ /\/\*/))
             commented++
     }
-    if (above && (code ~ /(^|[^A-Za-z0-9_])native([^A-Za-z0-9_]|$)/ || code ~ /wf_native(_reduces)?\(/))
+    if (above && (code ~ /(^|[^A-Za-z0-9_])native([^A-Za-z0-9_]|$)/ || code ~ /wf_native_takes(_tensor)?\(/))
         asks++
     if (match(code, /^(typedef )?struct [A-Za-z_0-9]+ \{/)) {
         name = code

@@ -70,7 +70,7 @@ static void view_open(view *v, int rank)
     v->comm.intra_rank = rank;
     v->comm.intra_size = RANKS;
     v->comm.inter_size = 1;
-    v->comm.chunk_bytes = (size_t)1 << 30;
+    v->shared.chunk_bytes = (size_t)1 << 30;
 }
 
 static void *on_thread(void *one)

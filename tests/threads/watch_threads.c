@@ -14,7 +14,7 @@ static wf_comm comm = {.name = "threads", .size = 1, .shared = &shared};
 
 static void call(bool settles)
 {
-    comm.doing = wf_call_record_plain("barrier", -1);
+    comm.call.record = wf_call_record_plain("barrier", -1);
     wf_watch_begin("a call of the test");
     wf_recorder_enter(&comm);
     wf_watch_beat();
