@@ -73,7 +73,7 @@ wf_status wf_folder_sync(const char *folder) WF_NODISCARD;
 #define WF_FILE_PATH 4096
 /* Says where to write a file that shall become `path`: `target` is `path`, or the file that it leads to through
  * symbolic links, which stay and may lead to no file yet; `temporary` is the target's name with `end` after it.
- * WF_ERR_ARGUMENT: a name is too long; WF_ERR_IO: the links lead in a circle. */
+ * WF_ERR_ARGUMENT: a name is too long; WF_ERR_IO: the links lead in a circle, or to what is no regular file. */
 wf_status wf_file_target(const char *path, const char *end, char target[WF_FILE_PATH],
                          char temporary[WF_FILE_PATH]) WF_NODISCARD;
 /* The file `temporary` becomes `path`, at once and durably; an existing one is replaced. */

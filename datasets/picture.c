@@ -16,6 +16,8 @@
 static wf_status read_whole(const char *path, unsigned char **data, size_t *bytes)
 {
     struct stat info;
+    /* Opening a pipe would wait for one who writes into it. */
+    WF_CHECK(stat(path, &info) != 0 || S_ISREG(info.st_mode), WF_ERR_IO, "%s: cannot open: is not a file", path);
     FILE *file = fopen(path, "rb");
     WF_CHECK(file, WF_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
     /* stb counts bytes in int. */

@@ -23,8 +23,8 @@ extern "C" {
 #endif
 
 /* Writes under a temporary name, brings it to disk and then renames, so that `path` is always a whole file. A symbolic
- * link stays, and the file that it leads to is replaced. Running statistics are rank 0's (wf_allreduce_persistent
- * brings them together). */
+ * link stays, and the file that it leads to is replaced; a folder, a pipe or a device is WF_ERR_IO. Running statistics
+ * are rank 0's (wf_allreduce_persistent brings them together). */
 WF_PLACED wf_status wf_save(wf_layer *model, const char *path) WF_NODISCARD;
 /* Every parameter must be in the file, with its shape (WF_ERR_FORMAT names it, and nothing is changed); floats of
  * another size are converted; other contents of the file are ignored. */

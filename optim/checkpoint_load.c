@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* --- The archive -------------------------------------------------------------------------------------------------- */
@@ -125,10 +126,15 @@ static wf_status check_blocks(wf_checkpoint *c)
     return WF_OK;
 }
 
+/* Opening a pipe would wait for one who writes into it. */
 static wf_status open_own(wf_checkpoint *c)
 {
-    c->reader = (wf_manifest_reader){.file = open(c->file, O_RDONLY | O_CLOEXEC), .path = c->file, .block = -1};
-    WF_CHECK(c->reader.file >= 0, WF_ERR_IO, "%s: cannot read: %s", c->file, strerror(errno));
+    struct stat info;
+    const int file = open(c->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    c->reader = (wf_manifest_reader){.file = file, .path = c->file, .block = -1};
+    WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot read: %s", c->file, strerror(errno));
+    WF_CHECK(fstat(file, &info) == 0 && S_ISREG(info.st_mode), WF_ERR_IO, "%s: cannot read: it is not a regular file",
+             c->file);
     c->reader.manifest = &c->manifest;
     c->reader.data = malloc((size_t)WF_FILE_BLOCK);
     WF_CHECK(c->reader.data, WF_ERR_MEMORY, "no memory for a block of a file");
@@ -219,17 +225,47 @@ static wf_status load_any(wf_checkpoint *c, int64_t n, const int64_t *list, int6
     return status;
 }
 
-wf_status wf_checkpoint_load_latest(wf_checkpoint *checkpoint, int64_t *step)
+/* The generations of now. *newest is -1 where there is none. */
+static wf_status load_listed(wf_checkpoint *c, int64_t *step, int64_t *newest)
 {
     int64_t n, *list;
+    wf_status status = wf_checkpoint_folder_list(c, &n, &list);
+    if (status == WF_OK) {
+        *newest = n > 0 ? list[0] : -1;
+        status = load_any(c, n, list, step);
+    }
+    free(list);
+    return status;
+}
+
+/* Keeps the error that there is, if there is nothing newer to try. */
+static bool is_newer(wf_checkpoint *c, int64_t newest)
+{
+    char message[512];
+    wf_status status = wf_error_code();
+    int64_t n, *list;
+    wf_error_save(&status, message, sizeof message);
+    const bool newer = wf_checkpoint_folder_list(c, &n, &list) == WF_OK && n > 0 && list[0] > newest;
+    free(list);
+    WF_RAISE(status, "%s", message);
+    return newer;
+}
+
+/* Another job that saves may remove the files that were listed before all ranks have opened them; there is a newer one
+ * then. */
+wf_status wf_checkpoint_load_latest(wf_checkpoint *checkpoint, int64_t *step)
+{
+    int64_t newest = -1;
+    wf_status status;
     wf_checkpoint *c = checkpoint;
     WF_NEED(c);
     WF_NEED(step);
     WF_TRY(wf_checkpoint_finish(c));
     WF_TRY(wf_checkpoint_find_parts(c));
-    wf_status status = wf_checkpoint_folder_list(c, &n, &list);
+    do {
+        status = load_listed(c, step, &newest);
+    } while (status != WF_OK && wf_comm_alive(c->comm) == WF_OK && is_newer(c, newest));
     if (status == WF_OK)
-        status = load_any(c, n, list, step);
-    free(list);
+        wf_error_clear();
     return status;
 }

@@ -131,11 +131,18 @@ static bool is_still_there(int file, const char *lock)
            opened.st_dev == named.st_dev;
 }
 
+/* A pipe or a folder of this name stays empty. */
+static bool is_regular(int file)
+{
+    struct stat info;
+    return fstat(file, &info) == 0 && S_ISREG(info.st_mode);
+}
+
 /* Removes the lock of a holder that has ended. WF_OK also if it is gone, or is being written. */
 static wf_status break_lock(const wf_checkpoint *c, const char *lock)
 {
     char text[TEXT] = "";
-    const int file = open(lock, O_RDONLY | O_CLOEXEC);
+    const int file = open(lock, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) {
         WF_CHECK(errno == ENOENT, WF_ERR_STATE, "%s: the lock %s cannot be read: %s; if no job saves here, remove it",
                  c->folder, lock, strerror(errno));
@@ -144,7 +151,7 @@ static wf_status break_lock(const wf_checkpoint *c, const char *lock)
     wf_status status = WF_OK;
     flock(file, LOCK_EX);
     const ssize_t bytes = is_still_there(file, lock) ? read(file, text, sizeof text - 1) : 0;
-    if (bytes > 0) {
+    if (bytes > 0 || !is_regular(file)) {
         status = judge(c, lock, text);
         if (status == WF_OK)
             unlink(lock);
@@ -190,7 +197,7 @@ void wf_checkpoint_unlock(wf_checkpoint *c)
     lock_path(c, lock);
     const holder own = this_process();
     format_holder(&own, text[0]);
-    const int file = open(lock, O_RDONLY | O_CLOEXEC);
+    const int file = open(lock, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const bool mine = file >= 0 && read(file, text[1], TEXT - 1) > 0 && strcmp(text[0], text[1]) == 0;
     if (file >= 0)
         close(file);

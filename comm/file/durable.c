@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static wf_status sync_name(const char *path, int flags)
@@ -48,16 +49,27 @@ static wf_status follow_link(char target[WF_FILE_PATH], bool *linked)
     return WF_OK;
 }
 
+/* A rename would put a file in the place of a device or a pipe: as root, in that of /dev/null. */
+static wf_status check_replaceable(const char *target)
+{
+    struct stat info;
+    WF_CHECK(lstat(target, &info) != 0 || S_ISREG(info.st_mode), WF_ERR_IO, "%s: cannot write: it is %s", target,
+             S_ISDIR(info.st_mode) ? "a folder" : "not a regular file");
+    return WF_OK;
+}
+
 wf_status wf_file_target(const char *path, const char *end, char target[WF_FILE_PATH], char temporary[WF_FILE_PATH])
 {
     enum { LINKS = 40 }; /* as many as Linux follows */
     bool linked = true;
     WF_NEED(path);
+    WF_CHECK(*path, WF_ERR_ARGUMENT, "the name of a file to write is empty");
     WF_CHECK(snprintf(target, WF_FILE_PATH, "%s", path) < WF_FILE_PATH, WF_ERR_ARGUMENT,
              "%.80s...: the name is too long", path);
     for (int i = 0; i <= LINKS && linked; i++)
         WF_TRY(follow_link(target, &linked));
     WF_CHECK(!linked, WF_ERR_IO, "%s: cannot write: %s", path, strerror(ELOOP));
+    WF_TRY(check_replaceable(target));
     WF_CHECK(snprintf(temporary, WF_FILE_PATH, "%s%s", target, end) < WF_FILE_PATH, WF_ERR_ARGUMENT,
              "%.80s...: the name is too long", target);
     return WF_OK;

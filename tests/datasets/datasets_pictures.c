@@ -130,6 +130,9 @@ static void damaged(void)
     TEST_FAILS(WF_ERR_FORMAT, read_first(wf_image_folder(ctx, f.path, opts)), f.file, "empty");
     TEST_FAILS(WF_ERR_FORMAT, read_first(wf_image_folder(ctx, f.path, (wf_image_folder_opts){0})), f.file, "image");
     remove(f.file);
+    WF_EXPECT(mkfifo(f.file, 0666) == 0, "no pipe");
+    TEST_FAILS(WF_ERR_IO, read_first(wf_image_folder(ctx, f.path, opts)), f.file, "is not a file");
+    remove(f.file);
     free(data);
     write_image(test_path(&f, "a.jpeg"), 16, 16, 1);
     WF_EXPECT_OK(read_first(wf_image_folder(ctx, f.path, opts)));

@@ -81,6 +81,25 @@ static void a_flipped_byte_is_noticed(void)
     wf_manifest_free(&m);
 }
 
+/* A pipe, a folder and a link to nothing are damaged files. */
+static void what_is_no_file_is_left_out(void)
+{
+    bed b;
+    char path[3][256];
+    two_generations("pipes");
+    for (int i = 0; i < 3; i++)
+        snprintf(path[i], sizeof path[i], "%s/pipes/ckpt-0000000%d.h5", folder, 2 + i);
+    if (rank == 0)
+        WF_EXPECT(mkfifo(path[0], 0666) == 0 && mkdir(path[1], 0777) == 0 && symlink("nowhere", path[2]) == 0,
+                  "cannot make them");
+    WF_EXPECT_OK(wf_barrier(comm));
+    expect_found("before what is no file", "pipes", 20);
+    bed_open(&b, "pipes", (wf_checkpoint_opts){0});
+    bed_save(&b, 30);
+    bed_close(&b);
+    expect_found("behind what is no file", "pipes", 30);
+}
+
 /* At 50 lengths, of which one leaves the whole HDF5 part, and one all but a byte. */
 static void a_torn_file_is_noticed(void)
 {
@@ -448,6 +467,7 @@ static int on_ranks(int argc, char **argv)
                                  (test_case[]){{"sums_add_up", sums_add_up},
                                                {"a_flipped_byte_is_noticed", a_flipped_byte_is_noticed},
                                                {"a_torn_file_is_noticed", a_torn_file_is_noticed},
+                                               {"what_is_no_file_is_left_out", what_is_no_file_is_left_out},
                                                {"all_damaged_is_an_error", all_damaged_is_an_error},
                                                {"unreadable_on_one_rank", unreadable_on_one_rank},
                                                {"full_disk", full},

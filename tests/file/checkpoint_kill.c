@@ -1,7 +1,6 @@
 /* Saves one generation after the other until it is killed, at a moment that the arguments choose; and checks what the
- * one before it left: checkpoint_kill FOLDER MICROSECONDS VICTIM [stages]. 0 microseconds: checks and ends. Rank 0
- * prints the generation and the step that it found. stages: each rank has a layer of its own, as a stage of a pipeline.
- */
+ * one before it left: checkpoint_kill FOLDER MICROSECONDS VICTIM. 0 microseconds: checks and ends. Rank 0 prints the
+ * generation and the step that it found. */
 #include "core/param_author.h"
 #include "layers/layers.h"
 #include "optim/checkpoint.h"
@@ -47,24 +46,6 @@ static int64_t wrong(wf_param *param, int64_t step)
     return n;
 }
 
-/* One layer on every rank: the same, or of each stage its own, in one model. */
-static wf_layer *model_new(bool stages)
-{
-    const wf_linear_opts opts = {.in = COLUMNS, .out = ROWS};
-    wf_layer *model = stages ? wf_multi_node_chain(comm) : wf_module(ctx, no_forward, NULL);
-    char name[16];
-    snprintf(name, sizeof name, "fc%d", stages ? rank : 0);
-    if (stages)
-        WF_MUST(
-            wf_multi_node_chain_add(model, (wf_component){.name = name,
-                                                          .layer = wf_linear(ctx, opts),
-                                                          WF_FROM({.rank = rank == 0 ? WF_OUTSIDE : rank - 1}),
-                                                          WF_TO({.rank = rank == size - 1 ? WF_OUTSIDE : rank + 1})}));
-    else
-        wf_module_add(model, name, wf_linear(ctx, opts));
-    return model;
-}
-
 /* A rank dies after this time. */
 static void arm(long microseconds)
 {
@@ -75,13 +56,14 @@ static void arm(long microseconds)
 
 int main(int argc, char **argv)
 {
-    if (argc < 4 || argc > 5 || !ranks_open("auto"))
+    if (argc != 4 || !ranks_open("auto"))
         return 2;
     const long after = atol(argv[2]), victim = atol(argv[3]);
     int64_t step = 0, own = 0;
     int64_t n_params;
     wf_param *const *params;
-    wf_layer *model = model_new(argc == 5);
+    wf_layer *model = wf_module(ctx, no_forward, NULL);
+    wf_module_add(model, "fc0", wf_linear(ctx, (wf_linear_opts){.in = COLUMNS, .out = ROWS}));
     WF_MUST(wf_layer_params(model, &n_params, &params));
     wf_param *param = params[0];
     wf_checkpoint *saves = wf_checkpoint_open(comm, argv[1], (wf_checkpoint_opts){.async = after % 2});

@@ -1,10 +1,8 @@
 #!/bin/sh
 # SIGKILL at random moments of saving; after each one the newest generation that was whole is found again, and it is no
-# older than the one found before: tests/file/checkpoint_kill.sh MPIEXEC RANKS KILLS PROGRAM [stages]
+# older than the one found before: tests/file/checkpoint_kill.sh MPIEXEC RANKS KILLS PROGRAM
 set -eu
-stages=${5-}
 range=60000 # microseconds before a kill, at most; it follows how long this machine takes to save
-set -- "$1" "$2" "$3" "$4"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export WEFT_TRACE="$folder/trace" WEFT_LOG=error
@@ -15,7 +13,7 @@ while [ "$kill" -le "$3" ]; do
     after=$(awk -v seed="$((seed + kill))" 'BEGIN { srand(seed); print int(500 + rand() * '"$range"') }')
     [ "$kill" -lt "$3" ] || after=0
     status=0
-    timeout 60 "$1" -np "$2" "$4" "$folder/saves" "$after" "$kill" $stages >"$folder/out" 2>"$folder/err" || status=$?
+    timeout 60 "$1" -np "$2" "$4" "$folder/saves" "$after" "$kill" >"$folder/out" 2>"$folder/err" || status=$?
     set -- "$1" "$2" "$3" "$4" $(awk '/^found/ { print $2, $3 }' "$folder/out")
     if [ $# -ne 6 ] || { [ "$after" -gt 0 ] && [ "$status" -eq 0 ]; } || { [ "$after" -eq 0 ] && [ "$status" -ne 0 ]; } ||
         [ "$6" -lt "$before" ] || grep -q "elements are wrong" "$folder/err"; then

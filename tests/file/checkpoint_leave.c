@@ -1,8 +1,9 @@
-/* Signals that ask a run to save and leave: which ones end it at once, and what it says when the save fails. */
-#include "layers/layers.h"
+/* Signals that ask a run to save and leave: which ones end it at once, and what it says when the save fails. The run is
+ * one model or a pipeline with tied weights, alone or with two places along data or two shards of channels, whose
+ * optimizer state is sharded. */
 #include "optim/checkpoint.h"
 #include "optim/trainer.h"
-#include "tests/file/folder.h"
+#include "tests/file/model_parts.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -28,90 +29,117 @@ static void the_first_interrupt_asks(void)
 
 /* --- The disk is full --------------------------------------------------------------------------------------------- */
 
-enum { SIDE = 300, LEAVES_AT = 3 };
+enum { MOST_BYTES = 1000, LEAVES_AT = 3 }; /* a checkpoint has more bytes before the first value */
+
+static const form forms[] = {
+    {.name = "whole", .ranks = 1, .mesh = {.data = 1}, .whole = true},
+    {.name = "two_stages", .ranks = 2, .mesh = {.data = 1, .stage = 2}, .sharded_state = true},
+    {.name = "three_stages", .ranks = 3, .mesh = {.data = 1, .stage = 3}},
+    {.name = "stages_data", .ranks = 4, .mesh = {.data = 2, .stage = 2}, .sharded_state = true},
+    {.name = "stages_channel", .ranks = 4, .mesh = {.data = 1, .channel = 2, .stage = 2}, .sharded_state = true}};
 
 static struct rlimit unlimited;
 
-/* The last rank's files may not grow. */
-static void fill_disk(bool full)
+/* The files of one rank may not grow. */
+static void fill_disk(int victim, bool full)
 {
     struct rlimit limit = unlimited;
-    limit.rlim_cur = full ? 50000 : unlimited.rlim_cur;
-    if (rank == size - 1)
+    limit.rlim_cur = full ? MOST_BYTES : unlimited.rlim_cur;
+    if (rank == victim)
         WF_EXPECT(setrlimit(RLIMIT_FSIZE, &limit) == 0, "cannot limit files");
+}
+
+typedef struct leaving {
+    parted p;
+    wf_optim *optim;
+    wf_checkpoint *saves;
+    int victim; /* whose disk is full */
+} leaving;
+
+static leaving open_run(const form *f, int victim, const char *name, bool async)
+{
+    const wf_multi_node_opts opts = {.shard_optimizer = f->sharded_state};
+    leaving l = {.p = parts_open(f, comm, false), .victim = victim};
+    l.optim = wf_mesh_multi_node_with(l.p.mesh, wf_adam(l.p.model, (wf_adam_opts){.lr = 0.02}), opts);
+    l.saves = wf_checkpoint_open(comm, in_folder(name), (wf_checkpoint_opts){.signals = true, .async = async});
+    WF_EXPECT(l.optim && l.saves, "%s", wf_error_trail());
+    WF_EXPECT_OK(wf_checkpoint_add_model(l.saves, "model", l.p.model));
+    WF_EXPECT_OK(wf_checkpoint_add_optim(l.saves, "optim", l.optim));
+    return l;
+}
+
+static void close_run(leaving *l)
+{
+    WF_EXPECT_OK(wf_checkpoint_close(l->saves));
+    wf_optim_free(l->optim);
+    parts_close(&l->p);
 }
 
 static wf_status step_to_the_signal(wf_trainer *trainer, void *user)
 {
+    const leaving *l = user;
     if (wf_trainer_iteration(trainer) == LEAVES_AT - 1) {
-        fill_disk(true);
-        if (rank == 0)
+        fill_disk(l->victim, true);
+        if (rank == size - 1 - l->victim)
             raise(SIGUSR1);
     }
     return WF_OK;
 }
 
-static wf_layer *large_layer(void)
-{
-    return wf_linear(ctx, (wf_linear_opts){.in = SIDE, .out = SIDE});
-}
-
 /* The run ends where the signal says, and all ranks know that it is not saved. */
-static void a_last_save_that_fails_is_an_error(bool async)
+static void a_last_save_that_fails_is_an_error(const form *f, int victim, bool async)
 {
-    const char *name = async ? "lost-async" : "lost";
+    char name[64];
     int64_t step = -1;
-    wf_layer *model = large_layer();
-    wf_checkpoint *saves =
-        wf_checkpoint_open(comm, in_folder(name), (wf_checkpoint_opts){.signals = true, .async = async});
-    wf_trainer *trainer = wf_trainer_new(comm, step_to_the_signal, NULL, (wf_trainer_opts){.iterations = 9});
-    WF_EXPECT_OK(wf_checkpoint_add_model(saves, "model", model));
-    WF_EXPECT_OK(wf_trainer_set_checkpoint(trainer, saves));
-    WF_EXPECT_OK(wf_checkpoint_save(saves, 0));
-    WF_EXPECT_OK(wf_checkpoint_load_latest(saves, &step));
+    snprintf(name, sizeof name, "lost-%s-%d-%d", f->name, victim, async);
+    leaving l = open_run(f, victim, name, async);
+    wf_trainer *trainer = wf_trainer_new(comm, step_to_the_signal, &l, (wf_trainer_opts){.iterations = 9});
+    WF_EXPECT_OK(wf_trainer_set_checkpoint(trainer, l.saves));
+    WF_EXPECT_OK(wf_checkpoint_save(l.saves, 0));
+    WF_EXPECT_OK(wf_checkpoint_load_latest(l.saves, &step));
     const wf_status status = wf_trainer_run(trainer);
-    fill_disk(false);
-    WF_EXPECT(status == WF_ERR_IO && strstr(wf_error_message(), "step 3 is not saved"), "%s: %s",
+    fill_disk(victim, false);
+    WF_EXPECT(status == WF_ERR_IO && strstr(wf_error_message(), "step 3 is not saved"), "%s: %s: %s", name,
               wf_status_name(status), wf_error_message());
     wf_error_clear();
-    WF_EXPECT(wf_trainer_left(trainer) && wf_trainer_iteration(trainer) == LEAVES_AT, "left is %d, after %lld",
-              wf_trainer_left(trainer), (long long)wf_trainer_iteration(trainer));
+    WF_EXPECT(wf_trainer_left(trainer) && wf_trainer_iteration(trainer) == LEAVES_AT, "%s: left is %d, after %lld",
+              name, wf_trainer_left(trainer), (long long)wf_trainer_iteration(trainer));
     WF_EXPECT_OK(wf_barrier(comm));
-    WF_EXPECT(files_in(in_folder(name)) == 1 && step == 0, "%lld files are there",
+    WF_EXPECT(files_in(in_folder(name)) == 1 && step == 0, "%s: %lld files are there", name,
               (long long)files_in(in_folder(name)));
-    WF_EXPECT_OK(wf_checkpoint_close(saves));
     wf_trainer_free(trainer);
-    wf_layer_free(model);
+    close_run(&l);
 }
 
 static void the_last_save_fails(void)
 {
-    a_last_save_that_fails_is_an_error(false);
-    a_last_save_that_fails_is_an_error(true);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        for (int victim = 0; victim < size && forms[i].ranks == size; victim++)
+            a_last_save_that_fails_is_an_error(&forms[i], victim, (i + (size_t)victim) % 2);
 }
 
 /* An earlier save that failed is a warning where the last one is whole. */
 static void the_last_save_counts(void)
 {
-    bool leave = false;
-    int64_t step = -1;
-    wf_layer *model = large_layer();
-    wf_checkpoint *saves =
-        wf_checkpoint_open(comm, in_folder("late"), (wf_checkpoint_opts){.signals = true, .async = true});
-    WF_EXPECT_OK(wf_checkpoint_add_model(saves, "model", model));
-    WF_EXPECT_OK(wf_checkpoint_save(saves, 1));
-    WF_EXPECT_OK(wf_checkpoint_load_latest(saves, &step)); /* waits for the save */
-    fill_disk(true);
-    WF_EXPECT_OK(wf_checkpoint_save(saves, 2));
-    usleep(200000); /* the thread tries to write */
-    fill_disk(false);
-    raise(SIGUSR1);
-    WF_EXPECT_OK(wf_checkpoint_step(saves, 3, &leave));
-    WF_EXPECT(leave, "it does not leave");
-    WF_EXPECT_OK(wf_checkpoint_load_latest(saves, &step));
-    WF_EXPECT(step == 3, "found step %lld", (long long)step);
-    WF_EXPECT_OK(wf_checkpoint_close(saves));
-    wf_layer_free(model);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        bool leave = false;
+        int64_t step = -1;
+        if (forms[i].ranks != size)
+            continue;
+        leaving l = open_run(&forms[i], size - 1, forms[i].name, true);
+        WF_EXPECT_OK(wf_checkpoint_save(l.saves, 1));
+        WF_EXPECT_OK(wf_checkpoint_load_latest(l.saves, &step)); /* waits for the save */
+        fill_disk(size - 1, true);
+        WF_EXPECT_OK(wf_checkpoint_save(l.saves, 2));
+        usleep(50000); /* the thread tries to write */
+        fill_disk(size - 1, false);
+        raise(SIGUSR1);
+        WF_EXPECT_OK(wf_checkpoint_step(l.saves, 3, &leave));
+        WF_EXPECT(leave, "it does not leave");
+        WF_EXPECT_OK(wf_checkpoint_load_latest(l.saves, &step));
+        WF_EXPECT(step == 3, "found step %lld", (long long)step);
+        close_run(&l);
+    }
 }
 
 static int on_ranks(int argc, char **argv)

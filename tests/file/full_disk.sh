@@ -1,6 +1,6 @@
 #!/bin/sh
 # Model files and converted data sets on a file system in memory that gets full before, while or after HDF5 writes what
-# it keeps for itself: tests/file/full_disk.sh HDF5_FAULTS WF_DATA
+# it keeps for itself: tests/file/full_disk.sh HDF5_FAULTS WF_DATA STEP; every STEPth number of pages is free.
 set -eu
 size=512k
 . "$(dirname "$0")/own_mounts.sh"
@@ -13,7 +13,7 @@ rm -f "$folder"/*
 convert() {
     "$tool" idx "$folder/images" "$folder/labels" -o "$folder/set.h5" $1
 }
-tool=$2
+tool=$2 step=$3
 for options in "" "--chunk 1 --compress 1"; do
     convert "$options"
     cp "$folder/set.h5" "$folder/good"
@@ -32,6 +32,6 @@ for options in "" "--chunk 1 --compress 1"; do
         fi
         cmp "$folder/set.h5" "$folder/good"
         [ ! -e "$folder/set.h5.unfinished" ]
-        free=$((free + 1))
+        free=$((free + step))
     done
 done

@@ -231,6 +231,25 @@ static void a_link_stays(void)
     wf_layer_free(model);
 }
 
+/* A model saved as /dev/null would take its place; nothing is written. */
+static void only_files_are_replaced(void)
+{
+    struct stat info = {0};
+    const char *says[] = {"it is a folder", "it is not a regular file"}, *names[] = {"a-folder", "a-pipe"};
+    wf_layer *model = model_new(false, 10);
+    if (rank == 0)
+        WF_EXPECT(mkdir(in_folder(names[0]), 0777) == 0 && mkfifo(in_folder(names[1]), 0666) == 0, "cannot make them");
+    for (int i = 0; i < 2; i++) {
+        const wf_status status = wf_save(model, in_folder(names[i]));
+        WF_EXPECT(status == WF_ERR_IO && strstr(wf_error_message(), says[i]), "%s: %s", names[i], wf_error_message());
+        wf_error_clear();
+    }
+    WF_EXPECT_OK(wf_barrier(comm));
+    WF_EXPECT(stat(in_folder(names[1]), &info) == 0 && S_ISFIFO(info.st_mode), "the pipe is gone");
+    WF_EXPECT(access(in_folder("a-pipe.tmp"), F_OK) != 0, "a temporary file is left");
+    wf_layer_free(model);
+}
+
 /* For tests/file/h5py.sh: the file that h5py reads, and the one that it wrote. */
 static void for_h5py(const char *what, const char *path)
 {
@@ -262,6 +281,7 @@ static int on_ranks(int argc, char **argv)
                                          {"errors_are_those_of_all_ranks", errors_are_those_of_all_ranks},
                                          {"a_failed_save_leaves_the_file", a_failed_save_leaves_the_file},
                                          {"a_link_stays", a_link_stays},
+                                         {"only_files_are_replaced", only_files_are_replaced},
                                          {0}});
     folder_remove();
     wf_mesh_close(mesh);

@@ -15,6 +15,8 @@ static const form forms[] = {
     {.name = "two stages", .ranks = 2, .mesh = {.data = 1, .stage = 2}},
     {.name = "two stages of two parts", .ranks = 2, .mesh = {.data = 1, .stage = 2}, .interleaved = true},
     {.name = "three stages", .ranks = 3, .mesh = {.data = 1, .stage = 3}},
+    {.name = "data 3", .ranks = 3, .mesh = {.data = 3}, .whole = true},
+    {.name = "channel 3", .ranks = 3, .mesh = {.data = 1, .channel = 3}, .whole = true},
     {.name = "four stages", .ranks = 4, .mesh = {.data = 1, .stage = 4}},
     {.name = "two stages, data 2", .ranks = 4, .mesh = {.data = 2, .stage = 2}},
     {.name = "two stages, channel 2", .ranks = 4, .mesh = {.data = 1, .channel = 2, .stage = 2}},

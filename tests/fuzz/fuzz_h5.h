@@ -39,6 +39,20 @@ static inline hid_t number_type(input *in)
     return odd;
 }
 
+/* Without a name, or as h5py has booleans; with another value or another name than these. */
+static inline hid_t any_enum(input *in)
+{
+    const unsigned how = take(in);
+    const int8_t value[] = {0, how & 1 ? (int8_t)take(in) : 1};
+    const hid_t type = H5Tenum_create(how & 2 ? H5T_STD_I16LE : H5T_STD_I8LE);
+    for (int i = 0; i < 2 && !(how & 4); i++) {
+        const int16_t wide = value[i];
+        const char *const names[] = {"FALSE", how & 8 ? "MAYBE" : "TRUE"};
+        H5Tenum_insert(type, names[i], how & 2 ? (const void *)&wide : &value[i]);
+    }
+    return type;
+}
+
 static inline hid_t any_type(input *in)
 {
     const hsize_t two[] = {2};
@@ -62,7 +76,7 @@ static inline hid_t any_type(input *in)
     case 4:
         return H5Tcreate(H5T_OPAQUE, 1 + take(in));
     case 5:
-        return H5Tenum_create(H5T_STD_I8LE);
+        return any_enum(in);
     default:
         return number_type(in);
     }
@@ -117,7 +131,7 @@ static inline void write_values(input *in, hid_t set, hid_t space)
     const hssize_t n = H5Sget_simple_extent_npoints(space);
     const size_t size = H5Tget_size(type);
     const H5T_class_t kind = H5Tget_class(type);
-    if (n > 0 && (kind == H5T_INTEGER || kind == H5T_FLOAT) && (size_t)n <= sizeof bytes / size) {
+    if (n > 0 && (kind == H5T_INTEGER || kind == H5T_FLOAT || kind == H5T_ENUM) && (size_t)n <= sizeof bytes / size) {
         const unsigned step = take(in);
         for (size_t i = 0; i < (size_t)n * size; i++)
             bytes[i] = (unsigned char)(step < 128 ? i % size == 0 ? i / size * step : 0 : take(in));

@@ -21,8 +21,11 @@ static void add_attribute(input *in, hid_t file)
     for (size_t i = 0; how % 7 && i < sizeof text; i++)
         text[i] = (char)take(in);
     if (attribute >= 0) {
+        const int64_t number = (int8_t)text[0];
         if (how % 3 && how % 5)
             H5Awrite(attribute, type, text);
+        else if (how % 5 && H5Tget_class(type) == H5T_INTEGER)
+            H5Awrite(attribute, H5T_NATIVE_INT64, &number);
         H5Aclose(attribute);
     }
     H5Sclose(space);

@@ -1,9 +1,9 @@
 /* Files of a trainer that cannot be written: found before the first step, and a warning later. A log that lost its
  * end. */
-#include "core/log.h"
 #include "core/status_author.h"
 #include "optim/trainer.h"
 #include "tests/file/run.h"
+#include "tests/file/said.h"
 #include "tests/optim/trainer_json.h"
 
 #include <sys/stat.h>
@@ -58,7 +58,11 @@ static void paths_are_tried_before_the_first_step(void)
     if (rank == 0)
         WF_EXPECT(mkdir(in_folder("goes"), 0777) == 0, "cannot make a folder");
     WF_EXPECT_OK(wf_barrier(comm));
+    said_begin();
     WF_EXPECT_OK(run_with(in_folder("goes/best.h5"), in_folder("goes/line.json"), &steps));
+    /* Rank 0 warns of the best model in two iterations, and of the time line at the end. */
+    const int warnings = said_end("cannot");
+    WF_EXPECT(warnings == (rank == 0 ? 3 : 0), "%d warnings", warnings);
     WF_EXPECT(steps == 3, "%lld steps", (long long)steps);
     WF_EXPECT_OK(wf_barrier(comm));
 }
