@@ -95,14 +95,29 @@ static bool is_odd_point(const wf_dnn_key *key)
     return point;
 }
 
-/* Dilated in any dimension but the last, with more than 32 channels a group that are no multiple of 16. */
-static bool is_dilated_with_partial_block(const wf_dnn_key *key)
+/* Dilated in any dimension but the last, also where the filter has one tap there, with a rest of channels a group. */
+static bool is_dilated_with_rest(const wf_dnn_key *key)
 {
     bool dilated = false;
     for (int d = 0; d + 1 < key->nd; d++)
         dilated = dilated || key->dilation[d] > 1;
-    const int64_t channels = key->c / key->groups;
-    return dilated && channels > 32 && channels % 16 != 0;
+    return dilated && key->c / key->groups % 16 != 0;
+}
+
+static bool is_dilated_with_rest_beyond_32(const wf_dnn_key *key)
+{
+    return key->c / key->groups > 32 && is_dilated_with_rest(key);
+}
+
+static bool is_dilated_with_rest_and_wide(const wf_dnn_key *key)
+{
+    return key->out[key->nd - 1] > 28 && is_dilated_with_rest(key);
+}
+
+/* Returns true if the rows of x are shorter than a stride. */
+static bool is_narrower_than_stride(const wf_dnn_key *key)
+{
+    return key->in[key->nd - 1] < key->stride[key->nd - 1];
 }
 
 /* Its windows leave gaps in one dimension, and are not single pixels without padding. */
@@ -164,7 +179,10 @@ static const fault known[] = {
     {0, WF_DNN_FORWARD, WF_F32, "brg_conv", "", has_idle_window, "crashes"},
     {0, WF_DNN_BACKWARD_DATA, WF_BF16, "brg", "amx", has_idle_input, "crashes"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", has_idle_tap, "leaves the tap's gradient unwritten, or crashes"},
-    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_partial_block, "is wrong, or crashes"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "amx", is_dilated_with_rest_beyond_32, "is wrong, or crashes"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_dilated_with_rest_and_wide,
+     "takes wrong rows of x, or reads behind its workspace"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_narrower_than_stride, "reads behind x"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "brg", "", has_idle_tap, "leaves the tap's gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit", "", strides_in_padded_depth, "leaves a part of the gradient unwritten"},
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_small_volume,

@@ -219,6 +219,15 @@ static const geometry faults[] = {
     {2, B, 2, 65, 16, 1, {10, 10}, {3, 3}, {1, 1}, {3, 1}, {3, 1}, {3, 1}, true, true},
     {3, B, 2, 40, 16, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {2, 1, 1}, {2, 1, 1}, {2, 1, 1}, true, false},
     {3, B, 2, 36, 16, 1, {6, 6, 6}, {3, 3, 3}, {1, 1, 1}, {1, 2, 1}, {1, 2, 1}, {1, 2, 1}, true, false},
+    /* gradients of dilated filters with a rest of channels, over more than 28 columns of y */
+    {2, B, 2, 6, 15, 3, {4, 42}, {1, 4}, {1, 1}, {2, 2}, {0, 0}, {0, 0}, false, true},
+    {2, B, 1, 3, 3, 3, {31, 37}, {3, 3}, {1, 1}, {2, 2}, {0, 0}, {0, 0}, false, true},
+    {2, B, 1, 9, 3, 3, {31, 33}, {2, 3}, {1, 1}, {2, 1}, {0, 0}, {0, 0}, false, false},
+    {2, B, 2, 20, 16, 1, {9, 40}, {3, 3}, {1, 1}, {2, 1}, {0, 0}, {0, 0}, true, false},
+    {3, B, 1, 20, 8, 1, {5, 5, 40}, {2, 2, 3}, {1, 1, 1}, {1, 2, 1}, {0, 0, 0}, {0, 0, 0}, true, false},
+    /* lines and rows shorter than a stride: gradients of filters */
+    {1, B, 1, 1, 6, 1, {2}, {1}, {3}, {1}, {0}, {0}, false, false},
+    {2, B, 2, 1, 3, 1, {10, 2}, {4, 1}, {2, 3}, {1, 1}, {0, 0}, {0, 0}, false, true},
     /* strided pixels of fewer channels than a vector: gradients of filters */
     {2, F, 4, 3, 64, 1, {64, 64}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, false, false},
     {2, F, 2, 7, 24, 1, {30, 15}, {1, 1}, {2, 1}, {1, 1}, {0, 0}, {0, 0}, false, true},
