@@ -277,7 +277,7 @@ static wf_status start_bucket(wf_bucket *bucket)
     return WF_OK;
 }
 
-static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
+static wf_status open_bucket(wf_buckets *all, unsigned axes, int64_t first, wf_bucket **out)
 {
     wf_bucket *bucket = &all->bucket[all->n++];
     *bucket = (wf_bucket){.all = all, .number = wf_reduce_buffer_new(), .first = first, .last = first};
@@ -285,8 +285,10 @@ static wf_bucket *open_bucket(wf_buckets *all, unsigned axes, int64_t first)
      * this one, each of one entry more than its bucket has gradients. */
     bucket->relative = all->relative + first + all->n - 1;
     bucket->comm = comm_of(all, axes);
+    *out = bucket;
+    WF_NEED(bucket->comm);
     /* A layer may have learned in this step's forward over which axes its gradients are summed. */
-    return bucket->comm && wf_background_open(bucket->comm) == WF_OK ? bucket : NULL;
+    return wf_background_open(bucket->comm);
 }
 
 /* Cuts gradients [first, last), which are summed over the same axes, into buckets. The trailer rides in the last bucket
@@ -299,8 +301,7 @@ static wf_status add_buckets(wf_buckets *all, unsigned axes, int64_t first, int6
     wf_bucket *bucket = NULL;
     for (int64_t i = first; i < last; i++) {
         if (!bucket)
-            bucket = open_bucket(all, axes, i);
-        WF_NEED(bucket);
+            WF_TRY(open_bucket(all, axes, i, &bucket));
         const int64_t place = place_of(all, grads->param[i]);
         bucket->place = place > bucket->place ? place : bucket->place;
         bucket->last = i + 1;
@@ -312,8 +313,7 @@ static wf_status add_buckets(wf_buckets *all, unsigned axes, int64_t first, int6
     if (axes != all->axes)
         return WF_OK;
     if (!bucket)
-        bucket = open_bucket(all, axes, last);
-    WF_NEED(bucket);
+        WF_TRY(open_bucket(all, axes, last, &bucket));
     bucket->trailer = true;
     bucket->place = grads->n;
     return WF_OK;

@@ -112,6 +112,6 @@ const wf_kernels *wf_kernels_cuda(void)
                      error != cudaSuccess ? cudaGetErrorString(error) : "this machine has no GPU");
     if (cudaGetDevice(&current) == cudaSuccess && cudaGetDeviceProperties(&device, current) == cudaSuccess &&
         wf_cuda_capable(&device) != WF_OK)
-        return NULL;
+        return wf_error_null();
     return &table;
 }

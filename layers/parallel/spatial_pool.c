@@ -105,7 +105,7 @@ static wf_var *apply_average(wf_layer *layer, wf_var *x, const pool_call *call, 
     wf_tensor_free(own);
     if (status != WF_OK) {
         wf_tensor_free(y);
-        return NULL;
+        return wf_error_null();
     }
     y->layout = *layout;
     return wf_tape_record(

@@ -60,14 +60,16 @@ wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf
     wf_tensor *index = call->indexed && y ? wf_tensor_new_step(layer->ctx, WF_I32, y->shape, WF_CHANNELS_LAST) : NULL;
     wf_halo_input flow = {.own = own};
     wf_var *var = NULL;
-    if (run_window_op(call, WF_PART_OUTPUT, &flow, y, index) == WF_OK)
+    if (run_window_op(call, WF_PART_OUTPUT, &flow, y, index) == WF_OK) {
         var = wf_tape_record(
             wf_var_tape(x),
             &(wf_node_spec){
                 .op = op, .n_in = 1, .in = &x, .n_saved = 1, .saved = &index, .state = call, .state_bytes = bytes},
             y);
-    else
+    } else {
         wf_tensor_free(y);
+        var = wf_error_null();
+    }
     wf_tensor_free(index);
     wf_tensor_free(own);
     return var;

@@ -11,8 +11,9 @@ static wf_ctx *ctx;
 static void too_old(void)
 {
     emulated_capability(75);
-    WF_EXPECT(!wf_kernels_cuda(), "a device of compute capability 7.5 is taken");
-    WF_EXPECT(wf_error_code() == WF_ERR_STATE && strstr(wf_error_message(), "7.5, and 8.0 is the least") &&
+    const wf_kernels *table = wf_kernels_cuda();
+    WF_EXPECT(!table, "a device of compute capability 7.5 is taken");
+    WF_EXPECT(wf_check(table) == WF_ERR_STATE && strstr(wf_error_message(), "7.5, and 8.0 is the least") &&
                   !strchr(wf_error_message(), '\n'),
               "it says: %s", wf_error_message());
     wf_error_clear();

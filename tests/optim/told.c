@@ -175,6 +175,52 @@ static void channel_norm(void)
     close_told("channel_norm", status, WF_ERR_SHAPE, "has channels");
 }
 
+/* The culprit fails before a layer of pooling, in which the others wait for its pixels or its sums. */
+static void pooling(wf_layer *(*make)(const wf_mesh *mesh))
+{
+    open_run();
+    const int size = wf_comm_size(run.comm);
+    wf_mesh *mesh = wf_mesh_open(run.comm, (wf_mesh_opts){.height = size});
+    wf_layer *layer = make(mesh);
+    const wf_shape global = WF_SHAPE(1, 1, 2 * size, 4);
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, global, &layout));
+    wf_tensor *x = wf_tensor_new(run.ctx, WF_F32, wf_box_shape(layout.box));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
+    /* All ranks make the exchange in the first call. */
+    WF_EXPECT(wf_apply(layer, wf_input(run.tape, x)), "%s", wf_error_message());
+    WF_EXPECT_OK(wf_barrier(run.comm));
+    const wf_var *y = NULL;
+    if (run.culprit)
+        wf_comm_post_failure(run.comm, WF_RAISE(WF_ERR_NUMERIC, REASON));
+    else
+        y = wf_apply(layer, wf_input(run.tape, x));
+    wf_status status = run.culprit ? wf_error_code() : wf_check(y);
+    if (status == WF_OK) /* not beside the culprit */
+        status = sum_ranks();
+    wf_tensor_free(x);
+    wf_layer_free(layer);
+    wf_mesh_close(mesh);
+    close_told("pooling", status, WF_ERR_NUMERIC, REASON);
+}
+
+static wf_layer *window_of(const wf_mesh *mesh)
+{
+    return wf_spatial_max_pool2d(mesh, (wf_pool_opts){.kernel = 3, .pad = 1, .stride = 1});
+}
+
+static wf_layer *average_of(const wf_mesh *mesh)
+{
+    return wf_spatial_global_avg_pool(mesh);
+}
+
+static void pools(void)
+{
+    pooling(window_of);
+    pooling(average_of);
+}
+
 static void backward_of(failing where, const char *what)
 {
     open_run();
@@ -278,6 +324,7 @@ static int on_ranks(int argc, char **argv)
                                    {"without_words", without_words},
                                    {"input_failed", input_failed},
                                    {"channel_norm", channel_norm},
+                                   {"pools", pools},
                                    {"backward", backward},
                                    {"backward_of_child", backward_of_child},
                                    {"backward_of_function", backward_of_function},
