@@ -66,6 +66,7 @@ static void misuse_one(misuse how)
     open_run();
     const wf_mesh_opts grid = {.height = wf_comm_size(run.comm)};
     wf_mesh *mesh = wf_mesh_open(run.comm, grid), *other = wf_mesh_open(run.comm, grid);
+    WF_EXPECT_OK(wf_barrier(run.comm)); /* else the failure below may end a rank that still opens its mesh */
     wf_layer *layer =
         wf_spatial_conv2d(how == OTHER_MESH ? other : mesh,
                           (wf_conv_opts){.in = 5, .out = 2, .kernel = how == NO_OUTPUT ? 9 : 3, .pad = 1});
