@@ -62,9 +62,11 @@ void wf_iter_free(wf_iter *iter);
 wf_status wf_iter_next(wf_iter *iter, wf_batch *batch) WF_NODISCARD;
 /* The number of completed epochs, those whose last batch has been returned: 0 in the first epoch. */
 int64_t wf_iter_epoch(const wf_iter *iter);
-/* The place of the next batch: epoch, and batch in it; prefetching or not. Where batches have another size, or there
- * are other numbers of ranks, the samples of all ranks that were given out count: none is left out, and fewer than a
- * global batch are repeated, none where a batch begins at that sample. The seed of the order goes along. Local. */
+/* The place of the next batch: epoch, and batch in it; prefetching or not. If batches have another size, or another
+ * number of ranks loads, the samples that all ranks were given count: none is left out, and fewer than a global batch
+ * are repeated, none if a batch begins at that sample. On another number of ranks the parts of a scattered data set are
+ * others, so the rest of that epoch has as many samples as were left, and not the same ones. The seed of the order goes
+ * along. Local. */
 wf_status wf_iter_archive(wf_iter *iter, struct wf_archive *archive) WF_NODISCARD;
 /* wf_iter_archive as a wf_archive_visit. */
 wf_status wf_iter_visit(void *iter, struct wf_archive *archive) WF_NODISCARD;

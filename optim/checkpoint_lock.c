@@ -89,8 +89,8 @@ static bool same_machine(const holder *a, const holder *b)
            strcmp(a->boot, "-") != 0 && strcmp(a->space, "-") != 0;
 }
 
-/* WF_OK: the holder has ended. */
-static wf_status judge(const wf_checkpoint *c, const char *lock, const char *text)
+/* Removes the lock if its holder has ended; else it is an error that says who it is. */
+static wf_status remove_stale(const wf_checkpoint *c, const char *lock, const char *text)
 {
     holder other, own = this_process();
     WF_CHECK(parse(text, &other), WF_ERR_STATE, "%s: the lock %s is none of Weft's; if no job saves here, remove it",
@@ -103,6 +103,10 @@ static wf_status judge(const wf_checkpoint *c, const char *lock, const char *tex
         other.start == 0 || start_of(other.pid) != other.start, WF_ERR_STATE,
         "%s: job %s saves here, process %ld on %s%s; give this run another folder, or wait until that one has ended",
         c->folder, other.job, other.pid, other.host, other.pid == own.pid ? " (this one)" : "");
+    /* Another user's may stay, in a folder where each removes his own files. */
+    WF_CHECK(unlink(lock) == 0 || errno == ENOENT, WF_ERR_STATE,
+             "%s: job %s has ended without removing its lock (process %ld), and %s cannot be removed: %s", c->folder,
+             other.job, other.pid, lock, strerror(errno));
     wf_log(WF_LOG_WARN, "%s: job %s has ended without removing its lock (process %ld); this run takes it", c->folder,
            other.job, other.pid);
     return WF_OK;
@@ -151,13 +155,10 @@ static wf_status break_lock(const wf_checkpoint *c, const char *lock)
     wf_status status = WF_OK;
     flock(file, LOCK_EX);
     const ssize_t bytes = is_still_there(file, lock) ? read(file, text, sizeof text - 1) : 0;
-    if (bytes > 0 || !is_regular(file)) {
-        status = judge(c, lock, text);
-        if (status == WF_OK)
-            unlink(lock);
-    } else {
+    if (bytes > 0 || !is_regular(file))
+        status = remove_stale(c, lock, text);
+    else
         usleep(PAUSE_US);
-    }
     close(file);
     return status;
 }

@@ -20,6 +20,7 @@ dimension, or by a bias of as many dimensions as the weight. Shapes and elements
 float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5.
 """
 import argparse
+import os
 import pickle
 import sys
 import zipfile
@@ -82,10 +83,19 @@ def read_torch(path):
         fail(f"{path}: should be what torch.save wrote; it is empty, cut or something else: {error}")
     state = unwrap(path, saved)
     for name, x in state.items():
+        if not isinstance(name, str):
+            fail(f"{path}: should have names of tensors; there is {name!r}")
         if not isinstance(x, torch.Tensor):
             fail(f"{path}: {name} should be a tensor; it is a {type(x).__name__}")
-    wide = {name: x.float() if x.dtype == torch.bfloat16 else x for name, x in state.items()}
-    return {name: x.detach().contiguous().numpy() for name, x in wide.items()}
+    return {name: to_numpy(path, name, x.float() if x.dtype == torch.bfloat16 else x) for name, x in state.items()}
+
+
+def to_numpy(path, name, x):
+    """NumPy has no sparse tensors, and none of eight bits."""
+    try:
+        return x.detach().contiguous().numpy()
+    except (TypeError, RuntimeError) as error:
+        fail(f"{path}: {name}: {error}")
 
 
 def read_state(path):
@@ -96,9 +106,10 @@ def read_state(path):
     return {name[len(PARALLEL):]: x for name, x in state.items()}
 
 
-def write_state(path, state):
-    if not is_torch(path):
-        numpy.savez(path, **state)
+def write_state(path, state, ending):
+    if ending == ".npz":
+        with open(path, "wb") as file: # numpy would add an ending to a name
+            numpy.savez(file, **state)
         return
     import torch
     torch.save({name: torch.from_numpy(numpy.array(x)) for name, x in state.items()}, path)
@@ -121,7 +132,24 @@ def write_file(path, arrays):
     with h5py.File(path, "w") as file:
         for name, x in arrays.items():
             packed = {"compression": 4} if x.size > 1 else {}
-            file.create_dataset(name, data=x, **packed)
+            try:
+                file.create_dataset(name, data=x, **packed)
+            except (TypeError, ValueError) as error: # names that cross, types that HDF5 lacks
+                fail(f"{name}: {error}")
+
+
+def replace(path, write):
+    """The file appears under its name when it is whole; one that is there stays until then."""
+    target = os.path.realpath(path)
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
 
 
 def modules_of(names, separator):
@@ -207,7 +235,7 @@ def main():
     parser.add_argument("target", nargs="?")
     o = parser.parse_args()
     back = o.source.endswith(".h5")
-    if not o.list and (o.target is None or o.target.endswith(".h5") == back):
+    if not o.list and not (o.target or "").endswith((".pt", ".pth", ".npz") if back else ".h5"):
         fail("give a state_dict (.pt, .pth, .npz) and a model file (.h5), in the order from and to")
     arrays = read_file(o.source) if back else read_state(o.source)
     if not arrays:
@@ -220,9 +248,11 @@ def main():
         return
     table = read_table(o.names) if o.names else None
     if back:
-        write_state(o.target, to_torch(arrays, table))
+        state = to_torch(arrays, table)
+        replace(o.target, lambda path: write_state(path, state, os.path.splitext(o.target)[1]))
     else:
-        write_file(o.target, to_weft(arrays, table))
+        layers = to_weft(arrays, table)
+        replace(o.target, lambda path: write_file(path, layers))
 
 
 if __name__ == "__main__":

@@ -186,6 +186,16 @@ static void complaints(void)
     WF_EXPECT(stbi_write_png(test_path(&f, "bad/a.png"), 2, 2, 3, pixels, 0), "png");
     test_write(test_path(&f, "bad/b.png"), "no picture", 10);
     expect_complaint(1, "b.png", "folder bad -o z.h5");
+    /* The names in another order: the input stays. */
+    size_t before, after;
+    unsigned char *images = test_slurp(test_path(&f, "images"), &before);
+    expect_complaint(1, "images: there is a file of this name that is not HDF5", "idx images labels -o images");
+    unsigned char *left = test_slurp(test_path(&f, "images"), &after);
+    WF_EXPECT(before == after && memcmp(images, left, after) == 0, "the input is another");
+    free(images);
+    free(left);
+    WF_EXPECT(mkfifo(test_path(&f, "pipe"), 0600) == 0, "no pipe");
+    expect_complaint(1, "pipe: cannot write: it is not a regular file", "idx images -o pipe");
     WF_EXPECT(run("--help") == 0, "--help");
 }
 

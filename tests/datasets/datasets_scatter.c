@@ -1,6 +1,7 @@
 /* Data sets over 1 to 4 ranks: who holds what, the same errors everywhere, the same number of iterations. */
 #include "comm/comm.h"
 #include "comm/mesh.h"
+#include "core/archive_author.h"
 #include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
 #include "tests/datasets/datasets_files.h"
@@ -280,6 +281,54 @@ static void flips_follow_the_sample(void)
     wf_iter_free(serial);
 }
 
+/* The batch at which `to` begins after it has loaded where `from` is after so many batches. */
+static wf_batch continued(wf_iter *from, int64_t batches, wf_iter *to)
+{
+    wf_batch b = {0};
+    wf_archive *archive = wf_archive_memory(ctx);
+    for (int64_t i = 0; i < batches; i++)
+        WF_EXPECT_OK(wf_iter_next(from, &b));
+    WF_EXPECT_OK(wf_iter_archive(from, archive));
+    WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+    WF_EXPECT_OK(wf_iter_archive(to, archive));
+    WF_EXPECT_OK(wf_iter_next(to, &b));
+    wf_archive_free(archive);
+    return b;
+}
+
+static wf_iter *batches_of(wf_comm *over, int64_t n, int64_t each)
+{
+    wf_dataset *d = wf_scatter_dataset(over, wf_comm_rank(over) == 0 ? numbered(n) : NULL, (wf_scatter_opts){0});
+    return wf_batches(d, (wf_batch_opts){.size = each});
+}
+
+/* From all ranks to one, and back: a run goes on after as many samples, in whole batches of the new ones. */
+static void another_number_of_ranks(void)
+{
+    wf_comm *alone = wf_comm_split(comm, rank, 0);
+    for (int64_t each = 1; each < 4; each++)
+        for (int64_t done = 1; done < 9; done++) {
+            const int64_t n = 96;
+            wf_iter *all = batches_of(comm, n, 2), *one = batches_of(alone, n, each);
+            wf_batch b = continued(all, done, one);
+            int64_t label[4] = {-1};
+            WF_EXPECT_OK(wf_tensor_export(b.labels, label, (size_t)b.size * sizeof *label));
+            WF_EXPECT(b.epoch == 0 && label[0] == done * 2 * size / each * each,
+                      "one rank begins at sample %lld of epoch %lld after %lld batches of %d", (long long)label[0],
+                      (long long)b.epoch, (long long)done, 2 * size);
+            wf_iter_free(all);
+            wf_iter_free(one);
+            all = batches_of(comm, n, 2);
+            one = batches_of(alone, n, each);
+            b = continued(one, done, all);
+            WF_EXPECT(b.epoch == 0 && b.index == done * each / (2 * size),
+                      "all ranks begin at batch %lld after %lld samples", (long long)b.index, (long long)(done * each));
+            wf_iter_free(all);
+            wf_iter_free(one);
+        }
+    WF_EXPECT_OK(wf_comm_close(alone));
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("naive"))
@@ -291,6 +340,7 @@ static int on_ranks(int argc, char **argv)
                                                {"failures", failures},
                                                {"iterations", iterations},
                                                {"drop_last", drop_last},
+                                               {"another_number_of_ranks", another_number_of_ranks},
                                                {"reshuffle", reshuffle},
                                                {"flips_follow_the_sample", flips_follow_the_sample},
                                                {0}});

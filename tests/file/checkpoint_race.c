@@ -271,6 +271,27 @@ static void stale_locks(void)
     expect_held("a pipe of that name", "stale", "is none of Weft's");
 }
 
+/* Another user's lock, in a folder where each removes his own files alone. */
+static void a_stale_lock_that_stays(void)
+{
+    enum { NOBODY = 65534 };
+    if (rank > 0 || geteuid() != 0)
+        return;
+    const words lock = own_lock("shared");
+    write_lock("shared", lock.host, lock.start + 1, &lock);
+    WF_EXPECT(chmod(folder, 0755) == 0 && chmod(in_folder("shared"), 01777) == 0 && seteuid(NOBODY) == 0,
+              "cannot be another user");
+    said_begin();
+    wf_checkpoint *saves = wf_checkpoint_open(alone, in_folder("shared"), (wf_checkpoint_opts){.every = 1});
+    const int lines = said_end("");
+    WF_EXPECT(seteuid(0) == 0, "cannot be root again");
+    WF_EXPECT(!saves && wf_error_code() == WF_ERR_STATE &&
+                  strstr(wf_error_message(), "cannot be removed: Operation not permitted"),
+              "%s", wf_error_message());
+    wf_error_clear();
+    WF_EXPECT(lines == 0, "%d lines are said of what was not done", lines);
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open(test_communicator("auto")))
@@ -284,6 +305,7 @@ static int on_ranks(int argc, char **argv)
                                                {"one_loads_while_another_saves", one_loads_while_another_saves},
                                                {"no_file_is_overwritten", no_file_is_overwritten},
                                                {"stale_locks", stale_locks},
+                                               {"a_stale_lock_that_stays", a_stale_lock_that_stays},
                                                {0}});
     folder_remove();
     WF_EXPECT_OK(size > JOBS ? wf_comm_close(job) : WF_OK);

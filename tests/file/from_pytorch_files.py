@@ -86,6 +86,27 @@ def refused():
     expect_refused("module.pt", "it has other objects, as a whole module has: save its state_dict()")
     torch.save([1, 2], at("list.pt"))
     expect_refused("list.pt", "should be a state_dict; it is a list")
+    torch.save({7: torch.from_numpy(ARRAYS["conv.weight"])}, at("numbered.pt"))
+    expect_refused("numbered.pt", "should have names of tensors; there is 7")
+
+
+def kept():
+    """A file that is there stays where another one cannot be made, and nothing is left beside it."""
+    numpy.savez(at("clash.npz"), **{"a.weight": ARRAYS["conv.weight"], "a/W.weight": ARRAYS["conv.weight"]})
+    write("files.h5", b"before")
+    code, said = run(at("clash.npz"), TARGET)
+    assert code == 1 and said.count("\n") == 1, said
+    with open(TARGET, "rb") as file:
+        assert file.read() == b"before"
+    assert not [name for name in os.listdir(folder) if name.endswith(".tmp")], os.listdir(folder)
+    os.remove(TARGET)
+    numpy.savez(at("plain.npz"), **ARRAYS)
+    assert run(at("plain.npz"), TARGET) == (0, "")
+    for target in ("other.txt", "other"):
+        code, said = run(TARGET, at(target))
+        assert code == 1 and "give a state_dict (.pt, .pth, .npz)" in said, said
+        assert not os.path.exists(at(target)) and not os.path.exists(at(target + ".npz")), target
+    os.remove(TARGET)
 
 
 def taken():
@@ -116,5 +137,6 @@ def back():
 
 
 refused()
+kept()
 taken()
 back()

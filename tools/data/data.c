@@ -23,7 +23,7 @@ static const char help[] =
     "  cifar100 DIR         the same; the fine labels\n"
     "  folder DIR           PNG and JPEG files; subfolders, in the order of their names, are the classes\n"
     "\n"
-    "  -o FILE.h5        the file to make; an existing one is replaced when the new one is whole\n"
+    "  -o FILE.h5        the file to make; an existing HDF5 file is replaced when the new one is whole\n"
     "  --test            the test set instead of the training set (mnist, cifar10, cifar100)\n"
     "  --channels N      1 (grey) to 4 (RGBA); default: folder 3, others as they are\n"
     "  --resize HxW      pixels of every image; default: folder: those of the first image, others as they are\n"
@@ -233,6 +233,21 @@ static wf_status write_all(conversion *c)
     return WF_OK;
 }
 
+/* A slip in the order of names would put the new file in the place of the data that it is made of. */
+static wf_status check_replaced(const char *target)
+{
+    static const char signature[] = "\211HDF\r\n\032\n";
+    char start[sizeof signature - 1];
+    FILE *file = fopen(target, "rb");
+    if (!file)
+        return WF_OK;
+    const size_t n = fread(start, 1, sizeof start, file);
+    fclose(file);
+    WF_CHECK(n == 0 || (n == sizeof start && memcmp(start, signature, n) == 0), WF_ERR_ARGUMENT,
+             "%s: there is a file of this name that is not HDF5; only HDF5 files are replaced", target);
+    return WF_OK;
+}
+
 /* The file appears under its name when it is whole. */
 static wf_status convert(const settings *s, wf_dataset *from)
 {
@@ -241,6 +256,7 @@ static wf_status convert(const settings *s, wf_dataset *from)
     WF_TRY(wf_dataset_open(from));
     WF_TRY(plan(&c));
     WF_TRY(wf_file_target(s->out, ".unfinished", target, temporary));
+    WF_TRY(check_replaced(target));
     c.file = wf_h5_create(temporary);
     if (!c.file)
         return wf_error_code();
