@@ -146,13 +146,20 @@ static int over_rank(const wf_checkpoint *c)
     return wf_comm_rank(wf_checkpoint_over(c));
 }
 
+/* Returns true on the rank that writes a small replicated tensor. It follows from the name, which is the same on all
+ * ranks: how many entries came before is not, if they have other parts of a model. */
+static bool is_writer(const wf_checkpoint *c, const char *path)
+{
+    return wf_hash_text(0, path) % (uint64_t)over_size(c) == (uint64_t)over_rank(c);
+}
+
 /* The part of a replicated tensor that this rank writes. */
-static wf_box dealt(const wf_checkpoint *c, wf_shape shape, size_t bytes)
+static wf_box dealt(const wf_checkpoint *c, const char *path, wf_shape shape, size_t bytes)
 {
     wf_box box = wf_box_of_shape(shape);
     if (shape.rank > 0 && bytes >= DEALT_BYTES && shape.dim[0] >= over_size(c))
         wf_block(shape.dim[0], over_size(c), over_rank(c), &box.lo[0], &box.hi[0]);
-    else if (c->manifest.n % over_size(c) != over_rank(c))
+    else if (!is_writer(c, path))
         box = wf_box_intersect(box, (wf_box){.rank = shape.rank});
     return box;
 }
@@ -160,8 +167,8 @@ static wf_box dealt(const wf_checkpoint *c, wf_shape shape, size_t bytes)
 static wf_status visit_whole(wf_checkpoint *c, const char *path, const wf_tensor *tensor)
 {
     const wf_shape shape = wf_tensor_shape(tensor);
-    const wf_box box = dealt(c, shape, wf_tensor_bytes(tensor));
-    const bool mine = shape.rank > 0 ? !wf_box_empty(box) : c->manifest.n % over_size(c) == over_rank(c);
+    const wf_box box = dealt(c, path, shape, wf_tensor_bytes(tensor));
+    const bool mine = shape.rank > 0 ? !wf_box_empty(box) : is_writer(c, path);
     WF_TRY(add_manifest_entry(c, path, wf_tensor_dtype(tensor), shape));
     return mine ? stage_box(c, tensor, wf_box_of_shape(shape), box) : WF_OK;
 }

@@ -1,6 +1,8 @@
 /* Checkpoints of models whose parts are on several ranks: one file a generation, of the whole mesh. It resumes bit for
  * bit on the same division, and on any other number of stages, with data, channels, sharded state and ties; also
  * between wf_optim_accumulate and its step. */
+#include "core/archive_author.h"
+#include "core/status_author.h"
 #include "optim/checkpoint.h"
 #include "tests/file/batch.h"
 #include "tests/file/model_parts.h"
@@ -39,6 +41,45 @@ typedef struct trained {
 
 static bool norms, within, buffered;
 
+/* --- What is no model: small tensors that all ranks have -----------------------------------------------------------
+ */
+
+enum { EXTRAS = 9, EXTRA = 3 };
+
+static double extras[EXTRAS][EXTRA];
+
+static void fill_extras(double by)
+{
+    for (int i = 0; i < EXTRAS; i++)
+        for (int k = 0; k < EXTRA; k++)
+            extras[i][k] = by * (10 * i + k + 1);
+}
+
+static void expect_extras(const char *what)
+{
+    for (int i = 0; i < EXTRAS; i++)
+        for (int k = 0; k < EXTRA; k++)
+            WF_EXPECT(extras[i][k] == 10 * i + k + 1, "%s: element %d of tensor %d is %g", what, k, i, extras[i][k]);
+}
+
+static wf_status visit_extras(void *unused, wf_archive *archive)
+{
+    for (int i = 0; i < EXTRAS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "tensor%d", i);
+        wf_tensor *x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(EXTRA), extras[i]);
+        wf_status status = x ? wf_archive_tensor(archive, name, x) : wf_error_code();
+        if (status == WF_OK)
+            status = wf_tensor_export(x, extras[i], sizeof extras[i]);
+        wf_tensor_free(x);
+        WF_TRY(status);
+    }
+    return WF_OK;
+}
+
+/* --- A run ----------------------------------------------------------------------------------------------------------
+ */
+
 static wf_checkpoint *open_saves(const trained *t, const char *name, wf_checkpoint_opts opts)
 {
     wf_checkpoint *saves = wf_checkpoint_open(t->p.comm, in_folder(name), opts);
@@ -46,6 +87,7 @@ static wf_checkpoint *open_saves(const trained *t, const char *name, wf_checkpoi
     WF_EXPECT_OK(wf_checkpoint_add_model(saves, "model", t->p.model));
     WF_EXPECT_OK(wf_checkpoint_add_optim(saves, "optim", t->optim));
     WF_EXPECT_OK(wf_checkpoint_add(saves, "tape", wf_tape_visit, t->tape));
+    WF_EXPECT_OK(wf_checkpoint_add(saves, "extras", visit_extras, &norms));
     return saves;
 }
 
@@ -118,6 +160,7 @@ static void save_as(const form *from, const char *name, double after[AFTER])
     if (over) {
         trained t = open_form(from, over, name);
         train(&t);
+        fill_extras(1);
         WF_EXPECT_OK(wf_checkpoint_save(t.saves, BEFORE));
         for (int i = 0; i < AFTER; i++)
             after[i] = step(&t);
@@ -155,8 +198,10 @@ static void load_as(const form *from, const form *to, const char *name, const do
         trained t = open_form(to, over, name);
         if (!buffered) /* what is there is replaced */
             step(&t);
+        fill_extras(-1);
         WF_EXPECT_OK(wf_checkpoint_load_latest(t.saves, &at));
         WF_EXPECT(at == BEFORE, "%s: step %lld", what, (long long)at);
+        expect_extras(what);
         save_again(&t, what, name, again);
         if (buffered) /* the first loss is of this rank alone, until a step has brought them together */
             step(&t);
