@@ -83,10 +83,11 @@ WF_PLACED wf_status wf_checkpoint_step(wf_checkpoint *checkpoint, int64_t step, 
 #define WF_CHECKPOINT_EXIT         85
 #define WF_CHECKPOINT_UNSAVED_EXIT 86
 
-/* Loads the newest generation that is whole on every rank; *step becomes the step at which it was saved, and does
- * not change if there is no file at all. A file that is damaged, or that a rank cannot read, is named in a warning,
- * and the one before is used; WF_ERR_FORMAT if all are damaged. Also WF_ERR_FORMAT if an object of the run is not in
- * the file or has another shape there; the run may then have been loaded in part. Collective. */
+/* Loads the newest generation that is whole on every rank; *step becomes the step at which it was saved, and does not
+ * change if there is no file at all. A file that is damaged, or that a rank cannot read, is named in a warning, and
+ * the one before is used; WF_ERR_FORMAT if all are damaged. Another job may save meanwhile. Also WF_ERR_FORMAT if an
+ * object of the run is not in the file or has another shape there; the run may then have been loaded in part.
+ * Collective. */
 WF_PLACED wf_status wf_checkpoint_load_latest(wf_checkpoint *checkpoint, int64_t *step) WF_NODISCARD;
 /* The number of the generation that was loaded or saved last; -1 before. */
 int64_t wf_checkpoint_generation(const wf_checkpoint *checkpoint);

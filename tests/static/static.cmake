@@ -28,6 +28,8 @@ if(TARGET weft_cpu_x86_64_v4 AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_BU
   weft_static(vectors_v4 ${vectors} zmm $<TARGET_OBJECTS:weft_cpu_x86_64_v4> COMMAND_EXPAND_LISTS)
   weft_static(vectors_self ${CMAKE_CURRENT_SOURCE_DIR}/static/vectors.sh --self ${CMAKE_OBJDUMP} ${CMAKE_C_COMPILER})
 endif()
+weft_static(hdf5_calls ${CMAKE_CURRENT_SOURCE_DIR}/static/hdf5_calls.sh ${CMAKE_NM} $<TARGET_OBJECTS:hdf5_faults> --
+  $<TARGET_OBJECTS:weft_comm> COMMAND_EXPAND_LISTS)
 weft_static(headers_alone ${CMAKE_CURRENT_SOURCE_DIR}/static/headers_alone.sh ${CMAKE_C_COMPILER} ${CXX_COMPILER}
   ${PROJECT_BINARY_DIR})
 weft_static(no_empty_words ${CMAKE_CURRENT_SOURCE_DIR}/static/no_empty_words.sh ${PROJECT_SOURCE_DIR}
