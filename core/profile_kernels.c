@@ -42,10 +42,11 @@ static double matmul_flops(const wf_matmul_args *a)
     return 2 * (double)c.dim[0] * (double)c.dim[1] * (double)a->a->shape.dim[a->a_transposed ? 0 : 1];
 }
 
-static double norm_bytes(const wf_norm_args *a)
+static double norm_bytes(const wf_ctx *ctx, const wf_norm_args *a)
 {
-    /* The cpu filling finds the sign of y from x in f32 where nobody asks for g (wf_cpu_sign_of_x). */
-    const bool unread = a->y_of_x && !a->g && a->x && a->x->dtype == WF_F32;
+    /* The cuda filling finds the sign of y from x where it can, the cpu filling in f32 where nobody asks for g
+     * (wf_cpu_sign_of_x). */
+    const bool unread = a->y_of_x && a->x && (!ctx->k->host || (!a->g && a->x->dtype == WF_F32));
     return bytes_of(a->x) + bytes_of(a->residual) + (unread ? 0 : bytes_of(a->y)) + bytes_of(a->dy) + bytes_of(a->g) +
            bytes_of(a->dx);
 }
@@ -108,9 +109,9 @@ TIMED(norm_merge,
       (wf_ctx * ctx, const wf_array *parts, const wf_array *mean, const wf_array *m2, const wf_array *count),
       (ctx, parts, mean, m2, count), 0, bytes_of(parts) + bytes_of(mean) + bytes_of(m2))
 TIMED_ARGS(norm_finish, wf_norm_args, 0, bytes_of(a->m2) + bytes_of(a->invstd))
-TIMED_ARGS(norm_forward, wf_norm_args, 0, norm_bytes(a))
-TIMED_ARGS(norm_backward_stats, wf_norm_args, 0, norm_bytes(a))
-TIMED_ARGS(norm_backward, wf_norm_args, 0, norm_bytes(a))
+TIMED_ARGS(norm_forward, wf_norm_args, 0, norm_bytes(ctx, a))
+TIMED_ARGS(norm_backward_stats, wf_norm_args, 0, norm_bytes(ctx, a))
+TIMED_ARGS(norm_backward, wf_norm_args, 0, norm_bytes(ctx, a))
 TIMED_ARGS(group_norm_stats, wf_group_norm_args, 0, bytes_of(a->x))
 TIMED(group_norm_merge, (wf_ctx * ctx, const wf_array *parts, const wf_array *sums), (ctx, parts, sums), 0,
       bytes_of(parts) + bytes_of(sums))

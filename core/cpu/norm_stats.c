@@ -173,5 +173,5 @@ wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
         ((float *)args->m2->data)[c] = (float)fold[r.c + c];
     }
     wf_pool_give(ctx, work, bytes);
-    return WF_OK;
+    return args->invstd ? REF->norm_finish(ctx, args) : WF_OK;
 }

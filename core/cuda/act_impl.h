@@ -61,11 +61,36 @@ inline bool derivative_needs_x(wf_act act)
     return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
 }
 
+/* The activation of an epilogue: none, ReLU or leaky ReLU (wf_epilogue), so that one comparison decides and no kernel
+ * branches. Below zero ReLU gives 0 and not 0 x, which would be NaN for -inf. */
+template <class W> struct edge {
+    bool relu;
+    W slope; /* of negative numbers: 0 for ReLU, 1 for none */
+
+    __device__ W value(W x) const
+    {
+        const W low = relu ? 0 : slope * x;
+        return x < 0 ? low : x;
+    }
+
+    /* The derivative where y is at most `zero`: 0, or what rounds to it. NaN counts as above. */
+    __device__ W derivative(W y, W zero) const
+    {
+        return y <= zero ? slope : 1;
+    }
+};
+
+template <class W> edge<W> edge_of(const wf_epilogue *e)
+{
+    if (!e || e->act == WF_ACT_NONE)
+        return edge<W>{false, 1};
+    return e->act == WF_ACT_RELU ? edge<W>{true, 0} : edge<W>{false, (W)e->slope};
+}
+
 /* y = act(v + noise n) for element i; a thread keeps `state`. */
 template <class W, bool NOISY> struct epilogue {
     using state = nothing;
-    wf_act act;
-    W slope;
+    edge<W> act;
 
     __device__ void begin(state *) const
     {
@@ -73,14 +98,14 @@ template <class W, bool NOISY> struct epilogue {
 
     __device__ W of(state *, int64_t, W v) const
     {
-        return act_value(act, slope, v);
+        return act.value(v);
     }
 };
 
 template <class W> struct epilogue<W, true> {
     using state = normal_block<W>;
-    wf_act act;
-    W slope, deviation;
+    edge<W> act;
+    W deviation;
     noise_source source;
 
     __device__ void begin(state *s) const
@@ -90,7 +115,7 @@ template <class W> struct epilogue<W, true> {
 
     __device__ W of(state *s, int64_t i, W v) const
     {
-        return act_value(act, slope, v + deviation * s->at(source, i));
+        return act.value(v + deviation * s->at(source, i));
     }
 };
 
@@ -98,10 +123,7 @@ template <class W> struct epilogue<W, true> {
 template <class W, bool NOISY> epilogue<W, NOISY> epilogue_of(const wf_epilogue *e, wf_order order)
 {
     epilogue<W, NOISY> out = {};
-    if (!e)
-        return out;
-    out.act = e->act;
-    out.slope = (W)e->slope;
+    out.act = edge_of<W>(e);
     if constexpr (NOISY) {
         out.deviation = (W)e->noise;
         out.source = noise_of(&e->random, order);

@@ -8,13 +8,22 @@
  *
  *     struct state                                what a thread keeps of its channels; value-initialised
  *     void start(state *s, int64_t c) const       before the rows of channels [c, c + V)
+ *     struct raw                                  the packs of a row as they are in memory
+ *     void take(raw *r, int64_t i) const          loads the packs at element i, and does nothing else
+ *     static constexpr int ahead                  rows that are loaded before the first of them is computed
  *   for column_map
- *     void run(state *s, int64_t i) const         the pack at element i, once
+ *     void run(state *s, const raw &r, int64_t i) const       the pack at element i, once
  *   for column_sums
  *     static constexpr int sums                   K, how many sums each channel has
+ *     static constexpr int blocks                 how many blocks a multiprocessor shall hold: 3, or 2 where the totals
+ *                                                 and the state would not fit the registers then
  *     number                                      the type in which a few rows are added; the rest is in f64
- *     void add(const state &s, int64_t i, number sum[K][V]) const     adds the pack at element i
+ *     void add(const state &s, const raw &r, int64_t i, number sum[K][V]) const     adds the pack at element i
  *     void finish(int64_t c, const double *sum) const                 takes the K sums of channel c, once
+ *
+ * A thread has as many bytes in flight as it loads before it waits, so the loads of `ahead` rows stand in one straight
+ * piece of code: a branch between them, or arithmetic on the first, would make each wait for the one before.
+ * tests/static/loads.sh holds the machine code to that.
  *
  * core/cuda/norm.cu has one of each (norm_forward_run, moment_sums). */
 #ifndef WF_CORE_CUDA_COLUMNS_IMPL_H
@@ -38,14 +47,15 @@ struct column_grid {
     dim3 grid, block;
 };
 
-inline column_grid columns_grid(const wf_cuda *own, const columns &a, int width, int rows_each)
+/* fit: the blocks that a multiprocessor holds. */
+inline column_grid columns_grid(const wf_cuda *own, const columns &a, int width, int rows_each, int fit)
 {
     const int64_t packs = ceil_div(a.channels, width);
     unsigned tx = 1;
     while (tx < 32 && tx < packs)
         tx *= 2;
     const int64_t distributed = ceil_div(packs, tx), ty = THREADS / tx;
-    const int64_t wanted = ceil_div(a.rows, ty * rows_each), room = ceil_div((int64_t)own->processors * 8, distributed);
+    const int64_t wanted = ceil_div(a.rows, ty * rows_each), room = (int64_t)own->processors * fit / distributed;
     const int64_t down = at_most(at_most(wanted, room), 65535);
     return column_grid{dim3((unsigned)distributed, (unsigned)(down > 0 ? down : 1)), dim3(tx, (unsigned)ty)};
 }
@@ -65,25 +75,49 @@ __device__ inline int64_t rows_of_grid()
     return (int64_t)gridDim.y * blockDim.y;
 }
 
-/* Every element once. f.start(state, c) before the rows of channels [c, c + V); f.run(state, i) for the pack at i. */
-template <int V, class F> __global__ void column_kernel(const __grid_constant__ columns a, const __grid_constant__ F f)
+/* The rows first, first + step, ... that the thread has left, n at most `ahead`: f(raw, i) of each. */
+template <class F, class G>
+__device__ inline void few_rows(const F &f, const columns &a, int64_t first, int64_t step, int64_t c, G use)
 {
-    const int64_t c = column_of_thread<V>();
+    constexpr int AHEAD = F::ahead;
+    typename F::raw raw[AHEAD];
+    if (first + (AHEAD - 1) * step < a.rows) {
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            f.take(&raw[j], (first + j * step) * a.channels + c);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            use(raw[j], (first + j * step) * a.channels + c);
+        return;
+    }
+#pragma unroll 1
+    for (int64_t r = first; r < a.rows; r += step) {
+        f.take(&raw[0], r * a.channels + c);
+        use(raw[0], r * a.channels + c);
+    }
+}
+
+/* Every element once. */
+template <int V, class F>
+__global__ void __launch_bounds__(THREADS) column_kernel(const __grid_constant__ columns a, const __grid_constant__ F f)
+{
+    const int64_t c = column_of_thread<V>(), step = rows_of_grid();
     if (c >= a.channels)
         return;
     typename F::state state = {};
     f.start(&state, c);
-#pragma unroll 2
-    for (int64_t r = row_of_thread(); r < a.rows; r += rows_of_grid())
-        f.run(&state, r * a.channels + c);
+    for (int64_t r = row_of_thread(); r < a.rows; r += F::ahead * step)
+        few_rows(f, a, r, step, c, [&](const typename F::raw &raw, int64_t i) { f.run(&state, raw, i); });
 }
 
-/* Sums over rows. f.add(state, i, sum) adds the pack at i to sum[K][V], in the arithmetic of the type for a few rows,
- * then in f64; part[k][block][channel] takes the sums of a block. */
+/* Sums over rows, in the arithmetic of the type for BURST rows, then in f64; part[k][block][channel] takes the sums of
+ * a block. */
 template <int V, class F>
-__global__ void column_sum_kernel(const __grid_constant__ columns a, const __grid_constant__ F f, double *part)
+__global__ void __launch_bounds__(THREADS, F::blocks)
+    column_sum_kernel(const __grid_constant__ columns a, const __grid_constant__ F f, double *part)
 {
     constexpr int BURST = 8, K = F::sums;
+    static_assert(BURST % F::ahead == 0, "a burst is whole pieces of rows");
     __shared__ double shared[THREADS];
     const int64_t c = column_of_thread<V>(), step = rows_of_grid();
     const bool mine = c < a.channels;
@@ -93,10 +127,9 @@ __global__ void column_sum_kernel(const __grid_constant__ columns a, const __gri
         f.start(&state, c);
     for (int64_t r = row_of_thread(); mine && r < a.rows; r += BURST * step) {
         typename F::number sum[K][V] = {};
-#pragma unroll 4
-        for (int j = 0; j < BURST; j++)
-            if (r + j * step < a.rows)
-                f.add(state, (r + j * step) * a.channels + c, sum);
+#pragma unroll 1
+        for (int64_t p = r; p < least(a.rows, r + BURST * step); p += F::ahead * step)
+            few_rows(f, a, p, step, c, [&](const typename F::raw &raw, int64_t i) { f.add(state, raw, i, sum); });
 #pragma unroll
         for (int k = 0; k < K * V; k++)
             total[k / V][k % V] += sum[k / V][k % V];
@@ -170,8 +203,11 @@ template <class T, class M> wf_status column_map(wf_ctx *ctx, const columns &a, 
     const auto run = [&](auto w) {
         constexpr int V = decltype(w)::value;
         const auto f = make(w);
-        const column_grid g = columns_grid(own, a, V, 4);
-        return launch(own, (column_kernel<V, decltype(make(w))>), g.grid, g.block, a, f);
+        const auto kernel = column_kernel<V, decltype(make(w))>;
+        int fit;
+        WF_TRY(fit_of(own, kernel, &fit));
+        const column_grid g = columns_grid(own, a, V, 4, fit);
+        return launch_named("column_kernel", own, kernel, g.grid, g.block, a, f);
     };
     constexpr int V = pack_size<T>;
     return a.vector && a.channels % V == 0 ? run(width<V>()) : run(width<1>());
@@ -187,10 +223,13 @@ template <class T, class M> wf_status column_sums(wf_ctx *ctx, const columns &a,
         constexpr int V = decltype(w)::value;
         const auto f = make(w);
         using F = decltype(make(w));
-        const column_grid g = columns_grid(own, a, V, 16);
+        const auto kernel = column_sum_kernel<V, F>;
+        int fit;
         void *part;
+        WF_TRY(fit_of(own, kernel, &fit));
+        const column_grid g = columns_grid(own, a, V, 16, fit);
         WF_TRY(wf_cuda_workspace(own, (size_t)(F::sums * a.channels) * g.grid.y * sizeof(double), &part));
-        WF_TRY(launch(own, (column_sum_kernel<V, F>), g.grid, g.block, a, f, static_cast<double *>(part)));
+        WF_TRY(launch_named("column_sum_kernel", own, kernel, g.grid, g.block, a, f, static_cast<double *>(part)));
         const int parts = (int)g.grid.y;
         return launch(own, (column_finish_kernel<F>), dim3((unsigned)ceil_div(a.channels, FINISH_CHANNELS)),
                       finish_block(parts), a.channels, parts, static_cast<const double *>(part), f);

@@ -9,6 +9,10 @@ template <class T, int V, bool NOISY> struct bias_run {
         typename epilogue<wide<T>, NOISY>::state e;
         wide<T> shift[V];
     };
+    struct raw {
+        pack<T, V> x;
+    };
+    static constexpr int ahead = NOISY ? 1 : 4;
     const T *x;
     T *y;
     any_float bias;
@@ -20,13 +24,16 @@ template <class T, int V, bool NOISY> struct bias_run {
         for (int k = 0; k < V; k++)
             s->shift[k] = (wide<T>)bias.at(c + k, 0);
     }
-    __device__ void run(state *s, int64_t i) const
+    __device__ void take(raw *r, int64_t i) const
+    {
+        r->x = load_raw<V>(x, i);
+    }
+    __device__ void run(state *s, const raw &r, int64_t i) const
     {
         wide<T> v[V];
-        load<V>(x, i, v);
 #pragma unroll
         for (int k = 0; k < V; k++)
-            v[k] = e.of(&s->e, i + k, v[k] + s->shift[k]);
+            v[k] = e.of(&s->e, i + k, widen(r.x.v[k]) + s->shift[k]);
         store<V>(v, y, i);
     }
 };
@@ -182,8 +189,7 @@ wf_status wf_cuda_direct_forward(wf_cuda *own, const wf_conv_geom *geom, const w
     return of_float(y->dtype, [&](auto zero) {
         using T = decltype(zero);
         const conv_window window = window_of(geom, x, y);
-        return launch(own, conv_forward_kernel<T>, blocks_for(own, window.y.count), THREADS, window, in_of<T>(x),
-                      in_of<T>(w), out_of<T>(y));
+        return launch_over(own, conv_forward_kernel<T>, window.y.count, window, in_of<T>(x), in_of<T>(w), out_of<T>(y));
     });
 }
 
@@ -193,8 +199,7 @@ wf_status wf_cuda_direct_data(wf_cuda *own, const wf_conv_geom *geom, const wf_a
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         const conv_window window = window_of(geom, dx, dy);
-        return launch(own, conv_data_kernel<T>, blocks_for(own, window.x.count), THREADS, window, in_of<T>(dy),
-                      in_of<T>(w), out_of<T>(dx));
+        return launch_over(own, conv_data_kernel<T>, window.x.count, window, in_of<T>(dy), in_of<T>(w), out_of<T>(dx));
     });
 }
 
@@ -204,7 +209,7 @@ wf_status wf_cuda_direct_filter(wf_cuda *own, const wf_conv_geom *geom, const wf
     return of_float(dw->dtype, [&](auto zero) {
         using T = decltype(zero);
         const conv_window window = window_of(geom, x, dy);
-        return launch(own, conv_filter_kernel<T>, blocks_for(own, wf_array_count(dw)), THREADS, window, in_of<T>(x),
-                      in_of<T>(dy), out_of<T>(dw), accumulate);
+        return launch_over(own, conv_filter_kernel<T>, wf_array_count(dw), window, in_of<T>(x), in_of<T>(dy),
+                           out_of<T>(dw), accumulate);
     });
 }

@@ -116,8 +116,7 @@ static bool widened(const copy_walk &w, const void *src, const void *dst, size_t
 
 template <class U> static wf_status move_units(wf_cuda *own, const copy_walk &w, const void *src, void *dst)
 {
-    return launch(own, move_kernel<U>, blocks_for(own, w.n), THREADS, w, static_cast<const U *>(src),
-                  static_cast<U *>(dst));
+    return launch_over(own, move_kernel<U>, w.n, w, static_cast<const U *>(src), static_cast<U *>(dst));
 }
 
 static wf_status move(wf_cuda *own, const copy_walk &w, const void *src, void *dst, size_t size)
@@ -266,10 +265,9 @@ static wf_status converted(wf_cuda *own, const copy_walk &w, const S *src, D *ds
     if constexpr (!element<S>::whole && !element<D>::whole) {
         constexpr int V = pack_size<S> < pack_size<D> ? pack_size<S> : pack_size<D>;
         if (dense && aligned(src) && aligned(dst))
-            return launch(own, (cast_kernel<S, D>), blocks_for(own, ceil_div(w.n, V)), THREADS, w.n, src, dst,
-                          accumulate);
+            return launch_over(own, (cast_kernel<S, D>), ceil_div(w.n, V), w.n, src, dst, accumulate);
     }
-    return launch(own, (convert_kernel<S, D>), blocks_for(own, w.n), THREADS, w, src, dst, accumulate);
+    return launch_over(own, (convert_kernel<S, D>), w.n, w, src, dst, accumulate);
 }
 
 wf_status wf_cuda_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst, bool accumulate)
@@ -335,7 +333,6 @@ wf_status wf_cuda_fill(wf_ctx *ctx, const wf_array *y, double value)
     WF_TRY(wf_cuda_here(ctx, &own));
     return of_type(y->dtype, [&](auto zero) {
         using T = decltype(zero);
-        return launch(own, fill_kernel<T>, blocks_for(own, ceil_div(n, pack_size<T>)), THREADS, n, aligned(y->data),
-                      value, out_of<T>(y));
+        return launch_over(own, fill_kernel<T>, ceil_div(n, pack_size<T>), n, aligned(y->data), value, out_of<T>(y));
     });
 }

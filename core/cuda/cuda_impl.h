@@ -29,7 +29,14 @@ typedef struct cuda_workspace {
     size_t bytes;
 } cuda_workspace;
 
+/* How many blocks of a kernel a multiprocessor holds. */
+typedef struct cuda_fit {
+    const void *kernel; /* NULL: a free entry */
+    int threads, blocks;
+} cuda_fit;
+
 #define CUDA_STREAMS     16
+#define CUDA_FITS        1024 /* the library has a few hundred kernels */
 #define CUDA_STAGES      2
 #define CUDA_STAGE_BYTES ((size_t)4 << 20)
 #define CUDA_DEVICE_NAME 96
@@ -44,6 +51,7 @@ typedef struct wf_cuda {
     cudaStream_t own, stream; /* the context's own stream; the one in use */
     bool capturing;           /* the context's own */
     cuda_workspace workspace[CUDA_STREAMS];
+    cuda_fit fit[CUDA_FITS];                   /* by kernel; see wf_cuda_fit */
     void *stage[CUDA_STAGES];                  /* page-locked, for copies from and to plain memory */
     cudaEvent_t staged[CUDA_STAGES], finished; /* of a stream that the host waits for */
     cuda_label *label;                         /* page-locked, seen by the device under the same address */
@@ -59,6 +67,10 @@ void wf_cuda_device_close(wf_ctx *ctx);
 
 /* WF_ERR_STATE while a step is captured: `what` would have to be done now. */
 wf_status wf_cuda_not_capturing(const wf_cuda *own, const char *what);
+
+/* How many blocks of so many threads of the kernel a multiprocessor holds at a time, at least 1. CUDA is asked once for
+ * each kernel. */
+wf_status wf_cuda_fit(wf_cuda *own, const void *kernel, int threads, int *blocks);
 
 /* Few bytes of the host to the device, as arguments of kernels: the host waits for nothing. */
 #define CUDA_INLINE_BYTES ((size_t)2048)

@@ -127,6 +127,26 @@ wf_status wf_cuda_here(wf_ctx *ctx, wf_cuda **own)
     return WF_OK;
 }
 
+wf_status wf_cuda_fit(wf_cuda *own, const void *kernel, int threads, int *blocks)
+{
+    const size_t home = (size_t)((uintptr_t)kernel >> 4) % CUDA_FITS;
+    cuda_fit *free = NULL;
+    for (size_t i = 0; i < CUDA_FITS && !free; i++) {
+        cuda_fit *const entry = &own->fit[(home + i) % CUDA_FITS];
+        if (entry->kernel == kernel && entry->threads == threads) {
+            *blocks = entry->blocks;
+            return WF_OK;
+        }
+        free = entry->kernel ? NULL : entry;
+    }
+    TRY_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, 0));
+    /* 0 would be a kernel that cannot run: its launch says why. */
+    *blocks = *blocks > 0 ? *blocks : 1;
+    if (free)
+        *free = (cuda_fit){kernel, threads, *blocks};
+    return WF_OK;
+}
+
 wf_status wf_cuda_device_choose(wf_ctx *ctx, int ordinal)
 {
     const wf_cuda *const own = ctx->device_own;

@@ -40,16 +40,6 @@ inline image image_of(const wf_array *a, int nd, int width)
     return m;
 }
 
-__device__ inline int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-__device__ inline int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Upwards, for any n and d > 0. */
 __device__ inline int64_t ceiling(int64_t n, int64_t d)
 {

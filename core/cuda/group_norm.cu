@@ -135,8 +135,8 @@ wf_status wf_cuda_group_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_
     if (columns == 0)
         return WF_OK;
     WF_TRY(wf_cuda_here(ctx, &own));
-    return launch(own, group_merge_kernel, blocks_for(own, columns), THREADS, parts->shape.dim[0], columns,
-                  in_of<double>(parts), out_of<double>(sums));
+    return launch_over(own, group_merge_kernel, columns, parts->shape.dim[0], columns, in_of<double>(parts),
+                       out_of<double>(sums));
 }
 
 template <class T> struct group_forward : stateless {
@@ -190,10 +190,13 @@ wf_status wf_cuda_group_norm_forward(wf_ctx *ctx, const wf_group_norm_args *args
 /* dgamma and dbeta. */
 template <class T, int V> struct group_factor_sums {
     using number = wide<T>;
-    static constexpr int sums = 2;
     struct state {
         int64_t group[V];
     };
+    struct raw {
+        pack<T, V> x, dy;
+    };
+    static constexpr int sums = 2, ahead = 2, blocks = 2;
     group_set set;
     divider block; /* elements of a row */
     const T *x, *dy;
@@ -205,18 +208,21 @@ template <class T, int V> struct group_factor_sums {
         for (int k = 0; k < V; k++)
             s->group[k] = (set.first + c + k) / set.size;
     }
-    __device__ void add(const state &s, int64_t i, wide<T> (*sum)[V]) const
+    __device__ void take(raw *r, int64_t i) const
+    {
+        r->x = load_raw<V>(x, i);
+        r->dy = load_raw<V>(dy, i);
+    }
+    __device__ void add(const state &s, const raw &r, int64_t i, wide<T> (*sum)[V]) const
     {
         const int64_t row = block.of(i) * set.groups;
-        wide<T> v[V], g[V];
-        load<V>(x, i, v);
-        load<V>(dy, i, g);
 #pragma unroll
         for (int k = 0; k < V; k++) {
             const int64_t column = row + s.group[k];
             const wide<T> middle = (wide<T>)stats.at(column, 0), scale = (wide<T>)stats.at(set.columns + column, 0);
-            sum[0][k] += g[k] * ((v[k] - middle) * scale);
-            sum[1][k] += g[k];
+            const wide<T> g = widen(r.dy.v[k]);
+            sum[0][k] += g * ((widen(r.x.v[k]) - middle) * scale);
+            sum[1][k] += g;
         }
     }
     __device__ void finish(int64_t c, const double *sum) const

@@ -73,9 +73,14 @@ template <class T, int V> struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16
     T v[V];
 };
 
+template <int V, class T> __device__ inline pack<T, V> load_raw(const T *from, int64_t i)
+{
+    return *reinterpret_cast<const pack<T, V> *>(from + i);
+}
+
 template <int V, class T> __device__ inline void load(const T *from, int64_t i, wide<T> *to)
 {
-    const pack<T, V> raw = *reinterpret_cast<const pack<T, V> *>(from + i);
+    const pack<T, V> raw = load_raw<V>(from, i);
 #pragma unroll
     for (int k = 0; k < V; k++)
         to[k] = widen(raw.v[k]);
@@ -178,10 +183,20 @@ inline int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Blocks for `threads` threads: as many as the device holds at a time, each then takes several turns. */
-inline unsigned blocks_for(const wf_cuda *own, int64_t threads)
+__device__ inline int64_t least(int64_t a, int64_t b)
 {
-    const int64_t blocks = at_most(ceil_div(threads, THREADS), (int64_t)own->processors * 8);
+    return a < b ? a : b;
+}
+
+__device__ inline int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Blocks for `threads` threads, at most `fit` a multiprocessor: each then takes several turns. */
+inline unsigned blocks_for(const wf_cuda *own, int64_t threads, int fit = 8)
+{
+    const int64_t blocks = at_most(ceil_div(threads, THREADS), (int64_t)own->processors * fit);
     return (unsigned)(blocks > 0 ? blocks : 1);
 }
 
@@ -201,6 +216,22 @@ wf_status launch_named(const char *name, wf_cuda *own, void (*kernel)(P...), dim
     return error == cudaSuccess ? WF_OK : wf_cuda_error(error, name, __FILE__, __LINE__);
 }
 #define launch(own, kernel, ...) launch_named(#kernel, own, kernel, __VA_ARGS__)
+
+template <class... P> wf_status fit_of(wf_cuda *own, void (*kernel)(P...), int *blocks)
+{
+    return wf_cuda_fit(own, reinterpret_cast<const void *>(kernel), THREADS, blocks);
+}
+
+/* The kernel with a thread for each of `threads` turns, in as many blocks as the device holds at a time: more would be
+ * a last wave that leaves most multiprocessors idle. */
+template <class... P, class... A>
+wf_status launch_over_named(const char *name, wf_cuda *own, void (*kernel)(P...), int64_t threads, A... args)
+{
+    int fit;
+    WF_TRY(fit_of(own, kernel, &fit));
+    return launch_named(name, own, kernel, blocks_for(own, threads, fit), THREADS, args...);
+}
+#define launch_over(own, kernel, ...) launch_over_named(#kernel, own, kernel, __VA_ARGS__)
 
 __device__ inline int64_t thread_of_grid()
 {

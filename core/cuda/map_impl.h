@@ -87,8 +87,7 @@ wf_status map(wf_ctx *ctx, const wf_array *const (&inputs)[N ? N : 1], const wf_
     if (a.n == 0)
         return WF_OK;
     WF_TRY(wf_cuda_here(ctx, &own));
-    return launch(own, (map_kernel<T, N, F>), blocks_for(own, a.vector ? ceil_div(a.n, pack_size<T>) : a.n), THREADS, a,
-                  f);
+    return launch_over(own, (map_kernel<T, N, F>), a.vector ? ceil_div(a.n, pack_size<T>) : a.n, a, f);
 }
 
 #endif

@@ -67,9 +67,12 @@ template <class T, int N, class F> wf_status reduce(wf_ctx *ctx, const wf_array 
         a.vector = a.vector && aligned(a.in[j]);
     }
     WF_TRY(wf_cuda_here(ctx, &own));
-    const unsigned blocks = blocks_for(own, a.vector ? ceil_div(a.n, pack_size<T>) : a.n);
+    const auto kernel = reduce_kernel<T, N, F>;
+    int fit;
+    WF_TRY(fit_of(own, kernel, &fit));
+    const unsigned blocks = blocks_for(own, a.vector ? ceil_div(a.n, pack_size<T>) : a.n, fit);
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
-    WF_TRY(launch(own, (reduce_kernel<T, N, F>), blocks, THREADS, a, f, static_cast<double *>(part)));
+    WF_TRY(launch_named("reduce_kernel", own, kernel, blocks, THREADS, a, f, static_cast<double *>(part)));
     return launch(own, (finish_kernel<F>), 1, THREADS, static_cast<const double *>(part), (int)blocks, f);
 }
 

@@ -1,24 +1,34 @@
 #include "core/cuda/grid_impl.h"
 
-/* One dimension: output o of the whole reads inputs floor(wanted / whole) and the next, weighted by the remainder. */
+/* One dimension: output o of the whole reads inputs floor(wanted / whole) and the next, weighted by the remainder. No
+ * kernel divides: what is divided by is known to the host. */
 struct resample_axis {
-    int64_t in, scale, in_lo, out_lo;
-    int64_t step, start, whole; /* wanted = step o + start, at least 0 */
-    bool linear;
+    int64_t in, outputs, in_lo, out_lo;
+    int64_t step, start; /* wanted = step o + start, at least 0 */
+    divider whole, by_step;
+    double inverse; /* 1 / whole */
 
-    __device__ void taps(int64_t o, int64_t at[2], double *weight) const
+    __device__ int64_t wanted(int64_t o) const
     {
-        const int64_t wanted = most(0, step * o + start);
-        at[0] = wanted / whole;
-        at[1] = linear ? least(at[0] + 1, in - 1) : at[0];
-        *weight = linear ? (double)(wanted - at[0] * whole) / (double)whole : 0;
+        return most(0, step * o + start);
     }
     /* The first output whose first input is m or a later one. */
     __device__ int64_t first_of(int64_t m) const
     {
         if (m <= 0)
             return 0;
-        return step == 0 ? in * scale : most(0, ceiling(m * whole - start, step));
+        const int64_t least_wanted = m * whole.d - start;
+        if (step == 0)
+            return outputs;
+        return least_wanted > 0 ? by_step.of(least_wanted + step - 1) : 0;
+    }
+    /* What output o takes from input i: a tent around it, which is flat behind the last input. */
+    template <class W> __device__ W share(int64_t o, int64_t i) const
+    {
+        const int64_t apart = wanted(o) - i * whole.d, distance = apart < 0 ? -apart : apart;
+        if (apart >= 0 && i == in - 1)
+            return 1;
+        return distance < whole.d ? 1 - (W)distance * (W)inverse : 0;
     }
 };
 
@@ -29,23 +39,27 @@ struct resampling {
 
 static resample_axis axis_of(const wf_resample_geom *geom, int s)
 {
-    resample_axis a = {1, 1, 0, 0, 1, 0, 1, false};
-    if (s < 0)
-        return a;
-    a.in = geom->in[s];
-    a.scale = a.whole = geom->scale[s];
-    a.in_lo = geom->in_lo[s];
-    a.out_lo = geom->out_lo[s];
-    a.linear = geom->linear;
-    const int64_t outputs = a.in * a.scale;
-    if (a.linear && geom->align_corners) {
-        a.step = a.in - 1;
-        a.whole = outputs > 1 ? outputs - 1 : 1;
-    } else if (a.linear) {
-        a.step = 2;
-        a.start = 1 - a.scale;
-        a.whole = 2 * a.scale;
+    resample_axis a = {};
+    int64_t whole = 1;
+    a.in = a.outputs = a.step = 1;
+    if (s >= 0) {
+        a.in = geom->in[s];
+        a.outputs = a.in * geom->scale[s];
+        a.in_lo = geom->in_lo[s];
+        a.out_lo = geom->out_lo[s];
+        whole = geom->scale[s];
     }
+    if (s >= 0 && geom->linear && geom->align_corners) {
+        a.step = a.in - 1;
+        whole = a.outputs > 1 ? a.outputs - 1 : 1;
+    } else if (s >= 0 && geom->linear) {
+        a.step = 2;
+        a.start = 1 - whole;
+        whole *= 2;
+    }
+    a.whole = divide_by(whole);
+    a.by_step = divide_by(a.step > 0 ? a.step : 1);
+    a.inverse = 1 / (double)whole;
     return a;
 }
 
@@ -59,73 +73,107 @@ static resampling resampling_of(const wf_resample_geom *geom, const wf_array *x,
     return r;
 }
 
-template <class T, int V>
-__global__ void resample_forward_kernel(const __grid_constant__ resampling r, const T *x, T *y)
+/* ND is 2 or 3, the trailing dimensions in which weights differ from 1; 0: no dimension has weights. */
+template <class T, int V, int ND>
+__global__ void __launch_bounds__(THREADS)
+    resample_forward_kernel(const __grid_constant__ resampling r, const T *x, T *y)
 {
+    constexpr int CORNERS = 1 << ND;
     for (int64_t i = thread_of_grid(); i < r.out.count; i += threads_of_grid()) {
         int64_t sample, channel, o[3], at[3][2];
-        double weight[3];
-        wide<T> sum[V] = {};
+        wide<T> weight[3] = {}, share[CORNERS], sum[V] = {};
+        pack<T, V> raw[CORNERS] = {};
         r.out.place(i, V, &sample, o, &channel);
-        for (int d = 0; d < 3; d++)
-            r.axis[d].taps(o[d] + r.axis[d].out_lo, at[d], &weight[d]);
-        for (int corner = 0; corner < 8; corner++) {
-            double share = 1;
-            int64_t pixel = sample;
-            for (int d = 0; d < 3; d++) {
-                const bool upper = corner >> d & 1;
-                share *= upper ? weight[d] : 1 - weight[d];
-                pixel = pixel * r.in.extent[d] + (upper ? at[d][1] : at[d][0]) - r.axis[d].in_lo;
-            }
-            if (share == 0)
-                continue;
-            wide<T> v[V];
-            load<V>(x, pixel * r.in.c + channel, v);
-            for (int k = 0; k < V; k++)
-                sum[k] += (wide<T>)share * v[k];
+#pragma unroll
+        for (int d = 0; d < 3; d++) {
+            const resample_axis &a = r.axis[d];
+            int64_t rest = a.wanted(o[d] + a.out_lo);
+            at[d][0] = a.whole.split(&rest);
+            at[d][1] = least(at[d][0] + 1, a.in - 1);
+            if (d >= 3 - ND)
+                weight[d] = (wide<T>)rest * (wide<T>)a.inverse;
         }
+        /* All loads before any arithmetic; what has no share may lie on another rank. */
+#pragma unroll
+        for (int corner = 0; corner < CORNERS; corner++) {
+            int64_t pixel = sample;
+            share[corner] = 1;
+#pragma unroll
+            for (int d = 0; d < 3; d++) {
+                const bool upper = d >= 3 - ND && (corner >> (2 - d) & 1);
+                if (d >= 3 - ND)
+                    share[corner] *= upper ? weight[d] : 1 - weight[d];
+                pixel = pixel * r.in.extent[d] + at[d][upper] - r.axis[d].in_lo;
+            }
+            if (share[corner] != 0)
+                raw[corner] = load_raw<V>(x, pixel * r.in.c + channel);
+        }
+#pragma unroll
+        for (int corner = 0; corner < CORNERS; corner++)
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                sum[k] += share[corner] * widen(raw[corner].v[k]);
         store<V>(sum, y, i * V);
     }
 }
 
-/* What output o takes from input i along one dimension. */
-__device__ static inline double share_of(const resample_axis &a, int64_t o, int64_t i)
+/* The outputs [lo, hi) that read an input, in each dimension. */
+struct resample_readers {
+    int64_t lo[3], hi[3];
+};
+
+template <bool LINEAR> __device__ inline resample_readers readers_of(const resampling &r, const int64_t at[3])
 {
-    int64_t at[2];
-    double weight;
-    a.taps(o, at, &weight);
-    return (at[0] == i ? 1 - weight : 0) + (at[1] == i ? weight : 0);
+    resample_readers to;
+#pragma unroll
+    for (int d = 0; d < 3; d++) {
+        const resample_axis &a = r.axis[d];
+        to.lo[d] = most(0, a.first_of(LINEAR ? at[d] - 1 : at[d]) - a.out_lo);
+        to.hi[d] = least(r.out.extent[d], at[d] + 1 < a.in ? a.first_of(at[d] + 1) - a.out_lo : r.out.extent[d]);
+    }
+    return to;
 }
 
-template <class T, int V>
-__global__ void resample_backward_kernel(const __grid_constant__ resampling r, const T *dy, T *dx, bool accumulate)
+template <int V, class T> __device__ inline void add_share(wide<T> sum[V], const pack<T, V> &raw, wide<T> share)
+{
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        sum[k] += share == 0 ? 0 : share * widen(raw.v[k]);
+}
+
+/* A row of outputs in pairs, whose loads are in flight together; the second of the last pair may be the first again. */
+template <class T, int V, bool LINEAR>
+__global__ void __launch_bounds__(THREADS)
+    resample_backward_kernel(const __grid_constant__ resampling r, const T *dy, T *dx, bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < r.in.count; i += threads_of_grid()) {
-        int64_t sample, channel, at[3], lo[3], hi[3];
+        int64_t sample, channel, at[3];
         wide<T> sum[V] = {};
         if (accumulate)
             load<V>(dx, i * V, sum);
         r.in.place(i, V, &sample, at, &channel);
-        for (int d = 0; d < 3; d++) {
-            const resample_axis &a = r.axis[d];
-            at[d] += a.in_lo;
-            lo[d] = most(0, a.first_of(a.linear ? at[d] - 1 : at[d]) - a.out_lo);
-            hi[d] = least(r.out.extent[d], at[d] + 1 < a.in ? a.first_of(at[d] + 1) - a.out_lo : r.out.extent[d]);
-        }
-        for (int64_t p = lo[0]; p < hi[0]; p++)
-            for (int64_t q = lo[1]; q < hi[1]; q++)
-                for (int64_t s = lo[2]; s < hi[2]; s++) {
-                    const double share = share_of(r.axis[0], p + r.axis[0].out_lo, at[0]) *
-                                         share_of(r.axis[1], q + r.axis[1].out_lo, at[1]) *
-                                         share_of(r.axis[2], s + r.axis[2].out_lo, at[2]);
-                    if (share == 0)
-                        continue;
-                    const int64_t pixel = ((sample * r.out.extent[0] + p) * r.out.extent[1] + q) * r.out.extent[2] + s;
-                    wide<T> v[V];
-                    load<V>(dy, pixel * r.out.c + channel, v);
-                    for (int k = 0; k < V; k++)
-                        sum[k] += (wide<T>)share * v[k];
+#pragma unroll
+        for (int d = 0; d < 3; d++)
+            at[d] += r.axis[d].in_lo;
+        const resample_readers to = readers_of<LINEAR>(r, at);
+        const auto share = [&](int d, int64_t o) -> wide<T> {
+            return LINEAR ? r.axis[d].template share<wide<T>>(o + r.axis[d].out_lo, at[d]) : 1;
+        };
+        for (int64_t p = to.lo[0]; p < to.hi[0]; p++) {
+            const wide<T> share_p = share(0, p);
+            for (int64_t q = to.lo[1]; q < to.hi[1]; q++) {
+                const wide<T> share_q = share_p * share(1, q);
+                const T *const row =
+                    dy + (((sample * r.out.extent[0] + p) * r.out.extent[1] + q) * r.out.extent[2]) * r.out.c + channel;
+                for (int64_t s = to.lo[2]; s < to.hi[2]; s += 2) {
+                    const bool pair = s + 1 < to.hi[2];
+                    const pack<T, V> first = load_raw<V>(row, s * r.out.c),
+                                     second = load_raw<V>(row, (pair ? s + 1 : s) * r.out.c);
+                    add_share<V>(sum, first, share_q * share(2, s));
+                    add_share<V>(sum, second, pair ? share_q * share(2, s + 1) : 0);
                 }
+            }
+        }
         store<V>(sum, dx, i * V);
     }
 }
@@ -134,6 +182,12 @@ static bool packable(const wf_array *a, const wf_array *b)
 {
     const int64_t width = 16 / (int64_t)wf_dtype_size(a->dtype);
     return a->shape.dim[1] % width == 0 && aligned(a->data) && aligned(b->data);
+}
+
+template <class T, int V, int ND>
+static wf_status forward(wf_cuda *own, const resampling &r, const wf_array *x, const wf_array *y)
+{
+    return launch_over(own, (resample_forward_kernel<T, V, ND>), r.out.count, r, in_of<T>(x), out_of<T>(y));
 }
 
 wf_status wf_cuda_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
@@ -146,12 +200,21 @@ wf_status wf_cuda_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
     return of_float(y->dtype, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = pack_size<T>;
-        const bool vector = packable(x, y);
+        const bool vector = packable(x, y), linear = args->geom->linear;
         const resampling r = resampling_of(args->geom, x, y, vector ? V : 1);
-        const unsigned blocks = blocks_for(own, r.out.count);
-        return vector ? launch(own, (resample_forward_kernel<T, V>), blocks, THREADS, r, in_of<T>(x), out_of<T>(y))
-                      : launch(own, (resample_forward_kernel<T, 1>), blocks, THREADS, r, in_of<T>(x), out_of<T>(y));
+        if (!linear)
+            return vector ? forward<T, V, 0>(own, r, x, y) : forward<T, 1, 0>(own, r, x, y);
+        if (!vector)
+            return forward<T, 1, 3>(own, r, x, y);
+        return args->geom->nd < 3 ? forward<T, V, 2>(own, r, x, y) : forward<T, V, 3>(own, r, x, y);
     });
+}
+
+template <class T, int V, bool LINEAR>
+static wf_status backward(wf_cuda *own, const resampling &r, const wf_array *dy, const wf_array *dx, bool accumulate)
+{
+    return launch_over(own, (resample_backward_kernel<T, V, LINEAR>), r.in.count, r, in_of<T>(dy), out_of<T>(dx),
+                       accumulate);
 }
 
 wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
@@ -164,12 +227,10 @@ wf_status wf_cuda_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = pack_size<T>;
-        const bool vector = packable(dx, dy);
+        const bool vector = packable(dx, dy), sums = args->accumulate;
         const resampling r = resampling_of(args->geom, dx, dy, vector ? V : 1);
-        const unsigned blocks = blocks_for(own, r.in.count);
-        return vector ? launch(own, (resample_backward_kernel<T, V>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx),
-                               args->accumulate)
-                      : launch(own, (resample_backward_kernel<T, 1>), blocks, THREADS, r, in_of<T>(dy), out_of<T>(dx),
-                               args->accumulate);
+        if (args->geom->linear)
+            return vector ? backward<T, V, true>(own, r, dy, dx, sums) : backward<T, 1, true>(own, r, dy, dx, sums);
+        return vector ? backward<T, V, false>(own, r, dy, dx, sums) : backward<T, 1, false>(own, r, dy, dx, sums);
     });
 }

@@ -40,7 +40,7 @@ template <class F> wf_status row_map(wf_ctx *ctx, const row_set &a, F f)
     if (a.rows == 0 || a.c == 0)
         return WF_OK;
     WF_TRY(wf_cuda_here(ctx, &own));
-    return launch(own, row_kernel<F>, blocks_for(own, a.rows * a.group), THREADS, a, f);
+    return launch_over(own, row_kernel<F>, a.rows * a.group, a, f);
 }
 
 template <class W> __device__ inline W group_sum(W v, int group)

@@ -26,7 +26,8 @@ wf_status wf_ref_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
             const double d = xv[r * channels + c] - average[c];
             squares[c] += d * d;
         }
-    return wf_ref_end(&frame);
+    WF_TRY(wf_ref_end(&frame));
+    return args->invstd ? wf_ref_norm_finish(ctx, args) : WF_OK;
 }
 
 wf_status wf_ref_norm_forward(wf_ctx *ctx, const wf_norm_args *args)

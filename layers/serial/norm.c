@@ -84,16 +84,16 @@ static wf_status batch_statistics(const norm_state *s, bool update, const wf_ten
     wf_tensor *avg_mean = wf_param_value(s->mean), *avg_var = wf_param_value(s->var);
     WF_NEED(avg_mean);
     WF_NEED(avg_var);
-    WF_TRY(k->norm_stats(ctx, &(wf_norm_args){.x = &in, .mean = &mean, .m2 = &m2}));
     *count = (wf_count){.value = local_count(x)};
     if (counted) {
         const wf_array all = wf_tensor_array(counted);
+        WF_TRY(k->norm_stats(ctx, &(wf_norm_args){.x = &in, .mean = &mean, .m2 = &m2}));
         WF_TRY(s->merge.stats(s->merge.user, x, count->value, &both, &all));
         count->device = all.data;
     }
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
     wf_norm_args args = {
-        .mean = &mean, .m2 = &m2, .count = *count, .eps = s->eps, .decay = s->decay, .invstd = &invstd};
+        .x = &in, .mean = &mean, .m2 = &m2, .count = *count, .eps = s->eps, .decay = s->decay, .invstd = &invstd};
     if (update && !s->chunks) {
         /* The kernel writes them behind the tape's back: whatever saved them must notice. */
         wf_tensor_touch(avg_mean);
@@ -101,7 +101,7 @@ static wf_status batch_statistics(const norm_state *s, bool update, const wf_ten
         args.running_mean = &running_mean;
         args.running_var = &running_var;
     }
-    WF_TRY(k->norm_finish(ctx, &args));
+    WF_TRY(counted ? k->norm_finish(ctx, &args) : k->norm_stats(ctx, &args));
     return update && s->chunks ? wf_norm_chunks_add(s->chunks, ctx, &mean, &m2, *count) : WF_OK;
 }
 

@@ -44,6 +44,18 @@ void norm_stats_body(run *r)
     run_call(r, r->k->norm_stats(r->ctx, &(wf_norm_args){.x = &x, .mean = &mean, .m2 = &m2}));
     run_result(r, &mean, statistic_weight(r));
     run_result(r, &m2, statistic_weight(r));
+    /* Once more with what follows, which is norm_finish of these statistics. */
+    const wf_array invstd = statistic_out(r, t->shape.dim[1], false), again = statistic_out(r, t->shape.dim[1], false);
+    const wf_array rm = statistic_out(r, t->shape.dim[1], true), rv = statistic_out(r, t->shape.dim[1], true);
+    wf_norm_args args = {.x = &x, .mean = &mean, .m2 = &again, .invstd = &invstd, .eps = 1e-5, .decay = 0.9};
+    args.count.value = t->shape.dim[1] > 0 ? (double)(wf_shape_count(t->shape) / t->shape.dim[1]) : 0;
+    args.running_mean = t->batch ? &rm : NULL;
+    args.running_var = t->batch ? &rv : NULL;
+    run_call(r, r->k->norm_stats(r->ctx, &args));
+    run_result(r, &again, statistic_weight(r));
+    run_result(r, &invstd, statistic_weight(r));
+    run_result(r, &rm, statistic_weight(r));
+    run_result(r, &rv, statistic_weight(r));
 }
 
 void norm_forward_body(run *r)

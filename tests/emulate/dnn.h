@@ -38,6 +38,9 @@ int emulated_questions(void);
 int emulated_plans(void);
 int emulated_compiled(void);
 int emulated_runs(void);
+/* How many lists of arrays were made for them, and how often cuDNN was told its stream. */
+int emulated_packs(void);
+int emulated_streams_told(void);
 unsigned emulated_last_engine(void);
 int emulated_last_pads(void);
 /* From now on the device computes nothing, its memory holds nothing and takes nothing, and what is read from it is 0:
@@ -52,6 +55,8 @@ void emulated_capability(int tens);
 int emulated_waits(void);
 /* True if the stream that was made last has the greatest priority. */
 bool emulated_hurries(void);
+/* How often the driver was asked for the blocks of a kernel that a multiprocessor holds. */
+int emulated_fits_asked(void);
 /* CUDA's number of the error with which memory is shared between processes from now on; 0, as at the start: with none.
  */
 void emulated_bar_sharing(int error);

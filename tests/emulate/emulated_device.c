@@ -66,6 +66,27 @@ static void waits(void)
     wf_pool_give(ctx, total.data, 0);
 }
 
+/* The driver is asked for the room of a kernel at its first launch, and not again: it takes longer than a launch. */
+static void fits_once(void)
+{
+    const wf_array x = array_new(100), y = array_new(100);
+    const wf_strided from = {.data = x.data, .dtype = WF_F32, .rank = 1, .dim = {50}, .stride = {1}};
+    const wf_strided to = {.data = y.data, .dtype = WF_F32, .rank = 1, .dim = {50}, .stride = {2}};
+    int before = emulated_fits_asked();
+    WF_EXPECT_OK(ctx->k->binary(ctx, &(wf_binary_args){.a = &x, .y = &y, .alpha = 2}));
+    WF_EXPECT(emulated_fits_asked() == before + 1, "a kernel is launched after %d questions",
+              emulated_fits_asked() - before);
+    for (int i = 0; i < 3; i++)
+        WF_EXPECT_OK(ctx->k->binary(ctx, &(wf_binary_args){.a = &x, .y = &y, .alpha = i}));
+    WF_EXPECT(emulated_fits_asked() == before + 1, "it is launched again after %d more",
+              emulated_fits_asked() - before - 1);
+    before = emulated_fits_asked();
+    WF_EXPECT_OK(ctx->k->copy(ctx, &from, &to, true));
+    WF_EXPECT(emulated_fits_asked() == before + 1, "another kernel takes the room of the first");
+    wf_pool_give(ctx, x.data, 0);
+    wf_pool_give(ctx, y.data, 0);
+}
+
 #define MIB ((size_t)1 << 20)
 
 /* Returns true if every element of the array has this value. Waits for all earlier work of the device. */
@@ -142,6 +163,7 @@ int main(int argc, char **argv)
     const int code = test_main(argc, argv,
                                (test_case[]){{"too_old", too_old},
                                              {"waits", waits},
+                                             {"fits_once", fits_once},
                                              {"out_of_memory", out_of_memory},
                                              {"shares_nothing", shares_nothing},
                                              {0}});

@@ -444,6 +444,23 @@ bool emulated_hurries(void)
     return last_priority == greatest_priority;
 }
 
+static int fits_asked;
+
+int emulated_fits_asked(void)
+{
+    return fits_asked;
+}
+
+/* As few as kernels with many registers have. */
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int threads, size_t)
+{
+    if (!kernel || threads < 1)
+        return cudaErrorInvalidValue;
+    fits_asked++;
+    *blocks = 3;
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = 0;
