@@ -437,27 +437,59 @@ void wf_cuda_plan_build(cudnnHandle_t handle, int from, cuda_conv_plan *plan)
     wf_cuda_search_close(&search, plan);
 }
 
+static void drop_pack(cuda_pack *p)
+{
+    if (p->pack)
+        cudnnBackendDestroyDescriptor(p->pack);
+    *p = (cuda_pack){0};
+}
+
 void wf_cuda_plan_drop(cuda_conv_plan *plan)
 {
+    for (int i = 0; i < CUDA_PACKS; i++)
+        drop_pack(&plan->pack[i]);
     free_items(&plan->items);
     plan->plan = NULL;
     plan->workspace = 0;
 }
 
-cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan, void *const data[CUDA_ROLES],
-                               void *workspace)
+/* Returns the pack of these arrays, in place of the oldest one if there is none; its `pack` is NULL where cuDNN refuses
+ * it. */
+static cuda_pack *pack_of(cudnnHandle_t handle, cuda_conv_plan *plan, void *const data[CUDA_ROLES], void *workspace,
+                          cudnnStatus_t *status)
 {
     static const int64_t uid[CUDA_ROLES] = {CUDA_X, CUDA_W, CUDA_Y, CUDA_B};
     const int64_t count = plan->key.align[CUDA_B] ? CUDA_ROLES : CUDA_B;
     cuda_items items = {.count = 0};
     build b = {.handle = handle, .items = &items, .status = CUDNN_STATUS_SUCCESS};
+    for (int i = 0; i < CUDA_PACKS; i++) {
+        cuda_pack *const kept = &plan->pack[i];
+        if (kept->pack && kept->workspace == workspace && memcmp(kept->data, data, (size_t)count * sizeof *data) == 0)
+            return kept;
+    }
+    cuda_pack *const made = &plan->pack[plan->next_pack];
+    plan->next_pack = (plan->next_pack + 1) % CUDA_PACKS;
+    drop_pack(made);
     const descriptor pack = make_descriptor(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uid);
     set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data);
     set_attribute(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     finish(&b, pack);
-    if (b.status == CUDNN_STATUS_SUCCESS)
-        b.status = cudnnBackendExecute(handle, plan->plan, pack);
-    free_items(&items);
-    return b.status;
+    *status = b.status;
+    if (b.status != CUDNN_STATUS_SUCCESS) {
+        free_items(&items);
+        return made;
+    }
+    made->pack = pack;
+    made->workspace = workspace;
+    memcpy(made->data, data, (size_t)count * sizeof *data);
+    return made;
+}
+
+cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, cuda_conv_plan *plan, void *const data[CUDA_ROLES],
+                               void *workspace)
+{
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    const cuda_pack *const arrays = pack_of(handle, plan, data, workspace, &status);
+    return status == CUDNN_STATUS_SUCCESS ? cudnnBackendExecute(handle, plan->plan, arrays->pack) : status;
 }

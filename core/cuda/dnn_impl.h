@@ -27,7 +27,7 @@ typedef struct cuda_conv_key {
     int64_t dilation[WF_MAX_SPATIAL], lo[WF_MAX_SPATIAL], hi[WF_MAX_SPATIAL];
 } cuda_conv_key;
 
-enum { CUDA_ITEMS = 24, CUDA_CANDIDATES = 24, CUDA_MODES = 3 };
+enum { CUDA_ITEMS = 24, CUDA_CANDIDATES = 24, CUDA_MODES = 3, CUDA_PACKS = 4 };
 
 /* Descriptors that live and die together. */
 typedef struct cuda_items {
@@ -35,11 +35,20 @@ typedef struct cuda_items {
     int count;
 } cuda_items;
 
+/* cuDNN's list of the arrays of a call. */
+typedef struct cuda_pack {
+    cudnnBackendDescriptor_t pack; /* NULL: none */
+    void *data[CUDA_ROLES], *workspace;
+} cuda_pack;
+
 typedef struct cuda_conv_plan {
     struct cuda_conv_plan *next;
     cuda_conv_key key;
     cudnnBackendDescriptor_t plan; /* NULL: no engine takes it */
     cuda_items items;              /* the plan and the configuration of its engine */
+    /* Lists of the latest calls: a plan runs with the same arrays in every step, once for each layer of its shape. */
+    cuda_pack pack[CUDA_PACKS];
+    int next_pack;
     size_t workspace;
     int candidate; /* its place among those that the heuristics name */
     bool compiled; /* its engine was compiled for it */
@@ -54,6 +63,7 @@ enum { CUDA_BUCKETS = 256 };
 
 struct wf_cuda_dnn {
     cudnnHandle_t cudnn;
+    cudaStream_t stream; /* that cudnn was told last; NULL: none */
     cublasLtHandle_t blas;
     cuda_conv_plan *convolution[CUDA_BUCKETS];
     cuda_product *product[CUDA_BUCKETS];
@@ -104,11 +114,14 @@ void wf_cuda_search_close(cuda_search *search, const cuda_conv_plan *plan);
 void wf_cuda_plan_build(cudnnHandle_t handle, int from, cuda_conv_plan *plan);
 void wf_cuda_plan_drop(cuda_conv_plan *plan);
 /* data by role. The workspace holds plan->workspace bytes. */
-cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, const cuda_conv_plan *plan, void *const data[CUDA_ROLES],
+cudnnStatus_t wf_cuda_plan_put(cudnnHandle_t handle, cuda_conv_plan *plan, void *const data[CUDA_ROLES],
                                void *workspace);
 
 /* Returns true if the graph of a key has more than a convolution: a bias, an activation, a result of another type. */
 bool wf_cuda_key_composed(const cuda_conv_key *key);
+
+/* What cuDNN runs from now on goes to the stream in use. */
+wf_status wf_cuda_dnn_stream(wf_cuda *own);
 
 /* core/cuda/dnn_plan.c: the plan of a key, made at its first use; NULL where no engine takes it. Of many keys the
  * WF_PLANS_MOST that were used last are kept; *plan stands until the next call. */

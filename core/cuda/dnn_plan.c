@@ -148,11 +148,21 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
     return WF_OK;
 }
 
+wf_status wf_cuda_dnn_stream(wf_cuda *own)
+{
+    wf_cuda_dnn *const dnn = own->dnn;
+    if (dnn->stream == own->stream)
+        return WF_OK;
+    TRY_DNN(cudnnSetStream(dnn->cudnn, own->stream));
+    dnn->stream = own->stream;
+    return WF_OK;
+}
+
 wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[CUDA_ROLES], void *workspace,
                            bool *done)
 {
     cudnnHandle_t const handle = own->dnn->cudnn;
-    TRY_DNN(cudnnSetStream(handle, own->stream));
+    WF_TRY(wf_cuda_dnn_stream(own));
     const cudnnStatus_t status = wf_cuda_plan_put(handle, plan, data, workspace);
     *done = status == CUDNN_STATUS_SUCCESS;
     if (!*done && plan->ran)

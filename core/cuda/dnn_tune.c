@@ -74,7 +74,7 @@ static wf_status second_pass(const trial *t, const second *then)
 }
 
 /* The shortest of some runs, in milliseconds; below 0 where the engine fails. */
-static wf_status trial_run(const trial *t, const cuda_conv_plan *plan, const second *then, float *best)
+static wf_status trial_run(const trial *t, cuda_conv_plan *plan, const second *then, float *best)
 {
     cudnnHandle_t const handle = t->own->dnn->cudnn;
     void *workspace = NULL, *data[CUDA_ROLES];
@@ -167,7 +167,7 @@ static wf_status try_all(wf_cuda *own, cuda_conv_plan *plan, float *ms)
 {
     trial t = {.own = own};
     float two = -1;
-    TRY_DNN(cudnnSetStream(own->dnn->cudnn, own->stream));
+    WF_TRY(wf_cuda_dnn_stream(own));
     wf_status status = trial_open(&t, &plan->key);
     if (status == WF_OK)
         status = fastest(&t, plan, ms);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static unsigned last_engine;
-static int descriptors, graphs, questions, plans, compiled, runs, last_pads;
+static int descriptors, graphs, questions, plans, compiled, runs, last_pads, packs, streams_told;
 
 struct cudnnContext {
     cudaStream_t stream;
@@ -125,6 +125,16 @@ int emulated_plans(void)
 int emulated_runs(void)
 {
     return runs;
+}
+
+int emulated_packs(void)
+{
+    return packs;
+}
+
+int emulated_streams_told(void)
+{
+    return streams_told;
 }
 
 unsigned emulated_last_engine(void)
@@ -401,6 +411,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
     handle->stream = stream;
+    streams_told++;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -408,6 +419,7 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cu
 {
     descriptor *const d = new descriptor();
     d->type = type;
+    packs += type == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR;
     *out = d;
     descriptors++;
     return CUDNN_STATUS_SUCCESS;

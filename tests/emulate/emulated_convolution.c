@@ -387,6 +387,40 @@ static void repeated(void)
     layer_free(&crop);
 }
 
+/* Runs the forward convolution of the layer from x into y, and returns how many lists of arrays it made. */
+static int packs_of(const layer *l, const wf_array *x)
+{
+    const int before = emulated_packs();
+    wf_conv_args args = cuda_args(l, NULL);
+    args.x = x;
+    WF_EXPECT_OK(cuda->k->conv_forward(cuda, &args));
+    return emulated_packs() - before;
+}
+
+/* Layers of one shape share a plan, and in each step they have the arrays of the step before: their lists are made
+ * once, and cuDNN knows its stream. */
+static void packed(void)
+{
+    const layer l = layer_new(WF_F32, 1, 8, 16, 14, 1, 1, 1);
+    const pair other = pair_new(l.x.ref.shape, WF_F32, 9);
+    packs_of(&l, &l.x.cuda);
+    packs_of(&l, &other.cuda);
+    const int told = emulated_streams_told();
+    for (int i = 0; i < 3; i++)
+        WF_EXPECT(packs_of(&l, &l.x.cuda) == 0 && packs_of(&l, &other.cuda) == 0, "arrays are listed again");
+    WF_EXPECT(emulated_streams_told() == told, "cuDNN is told its stream again");
+    pair more[5];
+    for (int i = 0; i < 5; i++) {
+        more[i] = pair_new(l.x.ref.shape, WF_F32, 10);
+        WF_EXPECT(packs_of(&l, &more[i].cuda) == 1, "arrays that were never seen are listed %d times", i);
+    }
+    WF_EXPECT(packs_of(&l, &l.x.cuda) == 1, "lists are kept without end");
+    for (int i = 0; i < 5; i++)
+        pair_free(&more[i]);
+    pair_free(&other);
+    layer_free(&l);
+}
+
 static void all_slots(const layer *l, const pair *dw)
 {
     const wf_epilogue leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
@@ -518,6 +552,7 @@ int main(int argc, char **argv)
                                              {"nans", nans},
                                              {"best", best},
                                              {"repeated", repeated},
+                                             {"packed", packed},
                                              {"unwaited", unwaited},
                                              {"products", products},
                                              {"bounded", bounded},
