@@ -44,6 +44,14 @@ if(WEFT_HAS_CUDA)
   file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/core/cuda/*.cu)
   weft_static(stack ${CMAKE_CURRENT_SOURCE_DIR}/static/stack.sh ${PROJECT_BINARY_DIR}/CMakeFiles/weft_core_cuda.dir
     ${kernels})
+  # What the machine code of sm_90 loads at a time.
+  add_executable(machine_code static/machine_code.c)
+  target_link_libraries(machine_code PRIVATE weft_flags)
+  add_library(machine_code_known OBJECT static/machine_code.cu)
+  set_target_properties(machine_code_known PROPERTIES CUDA_ARCHITECTURES 90-real)
+  weft_static(loads ${CMAKE_CURRENT_SOURCE_DIR}/static/loads.sh $<TARGET_FILE:machine_code>
+    $<TARGET_OBJECTS:machine_code_known> ${PROJECT_BINARY_DIR}/CMakeFiles/weft_core_cuda.dir)
+  set_tests_properties(static_loads PROPERTIES SKIP_REGULAR_EXPRESSION "SKIP: ")
 else()
   weft_static(stack ${CMAKE_COMMAND} -E echo "SKIP: this build has no CUDA")
   set_tests_properties(static_stack PROPERTIES SKIP_REGULAR_EXPRESSION "SKIP: ")
