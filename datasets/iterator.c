@@ -58,13 +58,19 @@ static void slot_free(wf_ctx *ctx, wf_slot *slot)
             wf_tensor_free(t->sized[k]);
         wf_tensor_free(t->memory);
     }
-    if (!ctx->k->host)
-        ctx->k->event_free(ctx, slot->copied);
+    if (ctx->k->host)
+        return;
+    ctx->k->event_free(ctx, slot->copied);
+    ctx->k->event_free(ctx, slot->read);
 }
 
 static void release_slots(wf_iter *iter)
 {
     wf_worker_stop(iter);
+    /* Copies on it still read the host memory of the slots: its end waits for them. */
+    if (iter->stream)
+        iter->ctx->k->stream_free(iter->ctx, iter->stream);
+    iter->stream = NULL;
     for (int s = 0; s < iter->slot_count; s++)
         slot_free(iter->ctx, &iter->slots[s]);
     free(iter->slots);
@@ -119,7 +125,12 @@ static wf_status slot_open(wf_iter *iter, wf_slot *slot)
             slot_tensor_open(iter, &t[WF_SLOT_WIDE], b->wide_format.to, wf_box_shape(b->wide), b->wide_format.order));
     if (b->dataset->info.labels)
         WF_TRY(slot_tensor_open(iter, &t[WF_SLOT_LABELS], WF_I64, wf_shape_scalar(), WF_ROW_MAJOR));
-    return iter->ctx->k->host ? WF_OK : iter->ctx->k->event_new(iter->ctx, &slot->copied);
+    if (iter->ctx->k->host)
+        return WF_OK;
+    WF_TRY(iter->ctx->k->event_new(iter->ctx, &slot->copied));
+    WF_TRY(iter->ctx->k->event_new(iter->ctx, &slot->read));
+    /* Earlier work may still use the memory, which the pool gave to others before. */
+    return iter->ctx->k->event_record(iter->ctx, slot->read, NULL);
 }
 
 wf_status wf_slot_fill(wf_iter *iter, wf_slot *slot)
@@ -141,6 +152,8 @@ static wf_status build(wf_iter *iter)
     if (!iter->slots)
         return WF_ERR_MEMORY;
     iter->slot_count = iter->depth + 1;
+    if (!iter->ctx->k->host)
+        WF_TRY(iter->ctx->k->stream_new(iter->ctx, &iter->stream));
     for (int s = 0; s < iter->slot_count; s++)
         WF_TRY(slot_open(iter, &iter->slots[s]));
     if (iter->depth > 0)
@@ -204,21 +217,35 @@ static void touch_slot(wf_slot *slot)
                 wf_tensor_touch(slot->tensor[i].sized[k]);
 }
 
-static wf_status copy_to_device(wf_ctx *ctx, const wf_slot *slot)
+/* The slot that was given out last is read by what is on the context's stream now, and by nothing that follows. */
+static wf_status mark_read(const wf_iter *iter)
 {
+    if (iter->ctx->k->host || iter->given == 0)
+        return WF_OK;
+    return iter->ctx->k->event_record(iter->ctx, iter->slots[(iter->given - 1) % iter->slot_count].read, NULL);
+}
+
+/* On a stream of its own: the copy waits for those who read the batch before in this slot, not for the step that the
+ * device computes meanwhile from another slot, and the next step waits for the copy. */
+static wf_status copy_to_device(const wf_iter *iter, const wf_slot *slot)
+{
+    wf_ctx *ctx = iter->ctx;
     if (ctx->k->host)
         return WF_OK;
+    WF_TRY(ctx->k->event_wait(ctx, slot->read, iter->stream));
     /* The whole slot is copied even if the batch is shorter: the handles of all sizes share this memory. */
     for (int i = 0; i < WF_SLOT_TENSORS; i++) {
         const wf_slot_tensor *t = &slot->tensor[i];
         if (t->memory)
-            WF_TRY(ctx->k->to_device_begin(ctx, t->memory->data, t->host, wf_tensor_bytes(t->memory), NULL));
+            WF_TRY(ctx->k->to_device_begin(ctx, t->memory->data, t->host, wf_tensor_bytes(t->memory), iter->stream));
     }
-    return ctx->k->event_record(ctx, slot->copied, NULL);
+    WF_TRY(ctx->k->event_record(ctx, slot->copied, iter->stream));
+    return ctx->k->event_wait(ctx, slot->copied, NULL);
 }
 
 static wf_status take_slot(wf_iter *iter, wf_slot **slot)
 {
+    WF_TRY(mark_read(iter));
     if (iter->worker) {
         if (iter->given > 0) { /* the thread will write there */
             wf_slot *last = &iter->slots[(iter->given - 1) % iter->slot_count];
@@ -233,7 +260,7 @@ static wf_status take_slot(wf_iter *iter, wf_slot **slot)
         touch_slot(*slot);
         WF_TRY(wf_slot_fill(iter, *slot));
     }
-    return copy_to_device(iter->ctx, *slot);
+    return copy_to_device(iter, *slot);
 }
 
 /* The handle of this size with its place in the global batch; x (not labels) may be sharded along pixels. */
@@ -316,6 +343,7 @@ int64_t wf_iter_epoch_length(wf_iter *iter)
 static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
 {
     wf_worker_stop(iter);
+    WF_TRY(mark_read(iter));
     atomic_store(&iter->batcher.stop, false);
     for (int s = 0; s < iter->slot_count && iter->given > 0; s++)
         WF_TRY(wait_copied(iter->ctx, &iter->slots[s]));

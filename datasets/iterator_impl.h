@@ -75,7 +75,8 @@ enum { WF_SLOT_X = 0, WF_SLOT_WIDE, WF_SLOT_LABELS, WF_SLOT_TENSORS };
 
 typedef struct wf_slot {
     wf_slot_tensor tensor[WF_SLOT_TENSORS];
-    wf_event *copied; /* the last batch has left the host memory */
+    wf_event *copied; /* the last batch has left the host memory, and is on the device */
+    wf_event *read;   /* the program is done with the batch before it */
     wf_batch_plan plan;
     wf_status status; /* of the thread */
     char message[1024];
@@ -91,7 +92,8 @@ struct wf_iter {
     int64_t sizes[WF_BATCH_SIZES];
     wf_slot *slots; /* depth + 1 */
     int slot_count;
-    int64_t given; /* batches given out */
+    wf_stream *stream; /* of the copies to the device, which go beside computation; NULL on the host */
+    int64_t given;     /* batches given out */
     int64_t epoch;
     int64_t next_epoch, next_index; /* of the batch to be given out next; the batcher may be ahead */
     wf_worker *worker;

@@ -7,6 +7,7 @@
 #include "tests/datasets/datasets_files.h"
 
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 static wf_ctx *ctx;
@@ -416,6 +417,86 @@ static void no_allocation(void)
     }
 }
 
+/* What the iterator puts on the device, a letter a call: r and w record and wait on the context's stream, R and W on
+ * another, c and C copy there. */
+static char calls[256];
+static wf_event *last_waited;
+static const wf_kernels *real;
+
+static void note(char on_own, const wf_stream *stream)
+{
+    const size_t length = strlen(calls);
+    WF_EXPECT(length + 1 < sizeof calls, "too many calls");
+    calls[length] = stream ? (char)(on_own - 'a' + 'A') : on_own;
+}
+
+static wf_status noted_record(wf_ctx *of, wf_event *event, wf_stream *stream)
+{
+    note('r', stream);
+    return real->event_record(of, event, stream);
+}
+
+static wf_status noted_wait(wf_ctx *of, wf_event *event, wf_stream *stream)
+{
+    note('w', stream);
+    last_waited = stream ? event : last_waited;
+    return real->event_wait(of, event, stream);
+}
+
+static wf_status noted_copy(wf_ctx *of, void *device, const void *host, size_t bytes, wf_stream *stream)
+{
+    note('c', stream);
+    return real->to_device_begin(of, device, host, bytes, stream);
+}
+
+/* Batches are copied beside computation. The copy of a batch into one slot waits for the last reader of that slot; that
+ * of the slot given out last, which the step that runs now reads, it does not wait for. */
+static void copied_beside(void)
+{
+    real = ctx->k;
+    wf_kernels noted = *real;
+    wf_batch b;
+    wf_event *first_wait = NULL;
+    noted.event_record = noted_record;
+    noted.event_wait = noted_wait;
+    noted.to_device_begin = noted_copy;
+    wf_iter *iter = wf_prefetch(wf_batches(numbered(8), (wf_batch_opts){.size = 2}), 1);
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    ctx->k = &noted;
+    for (int k = 0; k < 2; k++) {
+        first_wait = last_waited;
+        memset(calls, 0, sizeof calls);
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT(strcmp(calls, real->host ? "" : "rWCCRw") == 0, "a batch is fetched by %s", calls);
+    }
+    WF_EXPECT(real->host || (first_wait && last_waited != first_wait), "two slots wait for one reader");
+    ctx->k = real;
+    wf_iter_free(iter);
+}
+
+/* A batch is what the data set holds, however late the device copies it: copies of all batches are read at the end. */
+static void computed_late(void)
+{
+    wf_iter *iter = wf_prefetch(wf_batches(numbered(12), (wf_batch_opts){.size = 2}), 2);
+    wf_tensor *kept[6];
+    for (int k = 0; k < 6; k++) {
+        wf_batch b;
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        kept[k] = wf_tensor_new(ctx, WF_F32, wf_tensor_shape(b.x));
+        WF_EXPECT_OK(wf_check(kept[k]));
+        const wf_strided from = wf_tensor_strided(b.x), to = wf_tensor_strided(kept[k]);
+        WF_EXPECT_OK(ctx->k->copy(ctx, &from, &to, false));
+    }
+    for (int k = 0; k < 6; k++) {
+        float x[24];
+        WF_EXPECT_OK(wf_tensor_export(kept[k], x, sizeof x));
+        for (int e = 0; e < 24; e++)
+            WF_EXPECT(x[e] == (float)(24 * k + e) / 255.0f, "batch %d element %d: %g", k, e, (double)x[e]);
+        wf_tensor_free(kept[k]);
+    }
+    wf_iter_free(iter);
+}
+
 static int64_t looks;
 
 static wf_status never_done(wf_ctx *of, wf_event *event, bool *done)
@@ -464,6 +545,8 @@ int main(int argc, char **argv)
                                                {"another_batch_size", another_batch_size},
                                                {"errors", errors},
                                                {"no_allocation", no_allocation},
+                                               {"copied_beside", copied_beside},
+                                               {"computed_late", computed_late},
                                                {"stopped_device", stopped_device},
                                                {0}});
     WF_MUST(wf_ctx_free(ctx));
