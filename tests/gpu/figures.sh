@@ -104,9 +104,9 @@ kernels() {
     on_gpu || quick=(quick)
     "$build/tests/bench/bench_kernels" "$device" "$1" passes "${quick[@]}" | tee "$work/kernels_$1.out"
     [ "${PIPESTATUS[0]}" = 0 ] || return 1
-    # The share of a copy that each pass of a normalisation has, in the last table.
+    # The share of a copy that each pass of a normalisation, a pool and an upsampling has, in the last table.
     awk '/^\[/ { line = "" }
-         /^norm_/ { name = substr($0, 1, 26); gsub(/,| *$/, "", name); line = line ", " name " " $(NF - 1) " %" }
+         /^(norm_|pool |upsample)/ { name = substr($0, 1, 26); gsub(/,| *$/, "", name); line = line ", " name " " $(NF - 1) " %" }
          END { print "figure: " substr(line, 3) }' "$work/kernels_$1.out"
 }
 

@@ -6,7 +6,8 @@
 #
 # The machine needs nvcc, cmake, ninja, a compiler, and cuDNN and NCCL beside CUDA or among Python's packages; --debs names
 # a folder of Debian packages with what else it lacks (MPI, oneDNN, HDF5, zlib, stb), which are unpacked beside what is
-# there, and replace nothing; --carry gathers them on a machine with a registry (tests/gpu/packages.txt). The build is for
+# there, and replace nothing; --carry gathers them on a machine with a registry (tests/gpu/packages.txt), and NCCL 2.30 or
+# later, which takes two ranks on one GPU. The build is for
 # this GPU alone. --proof, the default, begins with contract_device, alone: streams, events, graphs, shared memory. If that
 # fails, nothing else would say more, and the rest is left out. Then come, at most four steps at a time, what was never seen on a
 # GPU: plans of cuDNN that run, captured steps, memory that ranks map from each other. Of the large contract programs each case
@@ -142,8 +143,17 @@ beside() {
 
 # --- set-up ----------------------------------------------------------------------------------------------------------
 
+# unpack_wheels FOLDER: a carried NCCL goes into the build, and is taken before the one that is there.
+unpack_wheels() {
+    local wheel
+    for wheel in "$1"/nvidia_nccl*.whl; do
+        [ ! -e "$wheel" ] || python3 -m zipfile -e "$wheel" "$build/wheels" || return 1
+    done
+}
+
 unpack() {
     local deb
+    unpack_wheels "$1" || return 1
     for deb in "$1"/*.deb; do
         dpkg-deb --fsys-tarfile "$deb" | tar -x --skip-old-files --keep-directory-symlink -C / || return 1
     done
@@ -159,7 +169,8 @@ unpack() {
 # gather FOLDER: what --debs unpacks there.
 gather() {
     # shellcheck disable=SC2046 # a list
-    mkdir -p "$1" && (cd "$1" && apt-get download -q $(sed 's/#.*//' "$OLDPWD/tests/gpu/packages.txt"))
+    mkdir -p "$1" && (cd "$1" && apt-get download -q $(sed 's/#.*//' "$OLDPWD/tests/gpu/packages.txt")) &&
+        python3 -m pip download -q --no-deps -d "$1" 'nvidia-nccl-cu13>=2.30'
 }
 
 # Debian's alternatives name these without the ending; packages that are only unpacked do not.
@@ -178,12 +189,22 @@ wheel_file() {
     wheels | while read -r folder; do find "$folder" -name "$1" 2>/dev/null; done | sort | head -n 1
 }
 
-# hint LIBRARY HEADER VARIABLE VARIABLE: options of CMake for a library and its header, where the toolkit lacks them.
+# carried_file NAME: the first such file among what --debs brought.
+carried_file() {
+    find "$PWD/$build/wheels" -name "$1" 2>/dev/null | sort | head -n 1
+}
+
+# hint LIBRARY HEADER VARIABLE VARIABLE: options of CMake for a library and its header, where they were carried or the toolkit
+# lacks them.
 hint() {
     local library header
-    [ ! -e "$(toolkit)/include/$2" ] || return 0
-    library=$(wheel_file "lib$1.so*")
-    header=$(wheel_file "$2")
+    library=$(carried_file "lib$1.so*")
+    header=$(carried_file "$2")
+    if [ -z "$library" ]; then
+        [ ! -e "$(toolkit)/include/$2" ] || return 0
+        library=$(wheel_file "lib$1.so*")
+        header=$(wheel_file "$2")
+    fi
     [ -z "$library" ] || [ -z "$header" ] || echo "-D$4=$library -D$3=$(dirname "$header")"
 }
 
@@ -397,6 +418,7 @@ proof() {
         beside memcheck_norm 90 sanitize memcheck contract_norm norm_finish softmax nll
         beside memcheck_sums 90 sanitize memcheck contract_elementwise sums optimizers clip_scale
         beside racecheck 90 sanitize racecheck contract_elementwise sums
+        beside initcheck 90 sanitize initcheck contract_elementwise sums
         beside synccheck 60 sanitize synccheck contract_elementwise sums
         for program in $equal_programs; do
             beside "${program}_nccl_2" 120 equal "$program" pure_nccl 2
@@ -485,6 +507,12 @@ try_self() {
     want="absent,skip,not here bad,FAIL,exit code 3 good,ok,1; or 2; 3 hangs,FAIL,ended after 1 s late,skip,no time left"
     got=$(sed 1d "$csv" | sort | cut -d, -f1,2,4 | paste -sd ' ')
     [ "$got" = "$want" ] || { echo "steps are noted as: $got" && return 1; }
+    mkdir -p "$out/debs/nvidia/nccl/lib" "$out/debs/nvidia/nccl/include"
+    touch "$out/debs/nvidia/nccl/lib/libnccl.so.2" "$out/debs/nvidia/nccl/include/nccl.h"
+    (cd "$out/debs" && python3 -m zipfile -c nvidia_nccl_cu13-2.30.0.whl nvidia) && rm -r "$out/debs/nvidia"
+    got=$(cd "$out" && build=built && unpack_wheels debs && hint nccl nccl.h HEADER LIBRARY)
+    [[ $got == "-DLIBRARY="*"/built/wheels/nvidia/nccl/lib/libnccl.so.2 -DHEADER="*"/nccl/include" ]] ||
+        { echo "an NCCL that is carried is hinted at as: $got" && return 1; }
     grep -q 'it went wrong' "$out/said" || { echo "a failure is not shown" && return 1; }
     printf 'rate m f32 weft 30\nrate n f32 weft 1\n' >"$work/a.log"
     printf 'rate m f32 torch 20 eager\nrate m bf16 torch 9 eager\n' >"$work/b.log"
