@@ -73,10 +73,11 @@ foreach(setting WEFT_TF32=1 WEFT_TF32=0 WEFT_DETERMINISTIC=1 WEFT_AUTOTUNE=1)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ${setting})
 endforeach()
 
-# Mixed precision through all folders up to optim; mixed's training is on ref and cpu alone, and not emulated.
+# Mixed precision, and pads and rolls of all boundaries, through all folders up to optim; mixed's training is on ref and
+# cpu alone, and not emulated.
 set(arguments_mixed types cast refused copies changed small_contributions half_the_memory)
 weft_objects(objects optim)
-foreach(source mixed optim_scale)
+foreach(source mixed optim_scale pad)
   set(test emulated_${source})
   weft_test_source(file ${source})
   add_executable(${test} ${file} ${objects} ${PROJECT_SOURCE_DIR}/comm/transport/no_nccl.c ${emulated})
@@ -88,7 +89,7 @@ endforeach()
 # The short suite has emulated_contract_device, emulated_contract_memory, emulated_known_* and emulated_optim_scale of
 # the same kind.
 set(long emulated_contract_kernels emulated_contract_norm emulated_contract_group_norm emulated_contract_elementwise emulated_contract_fold emulated_captured
-  emulated_captured_errors)
+  emulated_captured_errors emulated_pad)
 set_property(TEST ${long} APPEND PROPERTY LABELS long)
 weft_test_long(${long})
 if(WEFT_SANITIZE)
