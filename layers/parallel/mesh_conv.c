@@ -40,15 +40,28 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
 }
 
 /* Inside a chain nothing is exchanged here, neither forward nor backward: the chain has the halo already. */
-static void plan_step(const wf_mesh_conv *s, const wf_spatial_link *step, wf_mesh_call *call)
+static wf_status plan_step(const wf_mesh_conv *s, const wf_spatial_link *step, wf_mesh_call *call)
 {
-    const wf_index_map back = wf_index_map_inverse(&step->index_map);
+    const wf_index_map *map = &step->index_map, back = wf_index_map_inverse(map);
+    const wf_box whole = step->x_box;
+    bool beyond = false;
     *call = (wf_mesh_call){
         .conv = s, .index_map = step->index_map, .x_box = step->x_box, .y_box = step->y_box, .recompute = true};
     call->x_halo.need = wf_index_map_box(&step->index_map, step->y_box, step->x_box);
     /* Beyond its own outputs the chain computes nothing, so no gradient comes from there. */
     call->dy_halo.need = wf_box_intersect(wf_index_map_box(&back, step->x_box, step->y_box), step->y_box);
     call->parts = wf_output_regions_make(&step->index_map, step->y_box, step->x_box, call->x_halo.need);
+    /* Along circular dimensions the chain has everything; along others rims are made again of what it has. */
+    wf_shape length = wf_box_shape(whole);
+    length.dim[1] = s->conv.in;
+    for (int d = 0; d < map->nd; d++) {
+        const wf_box *need = &call->x_halo.need;
+        call->x_halo.first[2 + d] = map->round[d] ? whole.lo[2 + d] : 0;
+        length.dim[2 + d] = map->round[d] ? length.dim[2 + d] : map->in[d];
+        beyond = beyond || (!map->round[d] && (need->lo[2 + d] < 0 || need->hi[2 + d] > map->in[d]));
+    }
+    call->recompute = !beyond;
+    return beyond ? wf_halo_continue(&call->x_halo, map->boundary, length) : WF_OK;
 }
 
 static wf_status check_input(const wf_layer *layer, const wf_var *x, wf_mesh_call *call)
@@ -270,7 +283,7 @@ static wf_var *forward_step(wf_layer *layer, void *user, wf_var *const *x, int n
 {
     const wf_spatial_link *step = user;
     wf_mesh_call call;
-    plan_step(layer->state, step, &call);
+    WF_TRY_NULL(plan_step(layer->state, step, &call));
     return run_call(layer, x[0], &call, &step->layout);
 }
 

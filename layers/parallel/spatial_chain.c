@@ -23,22 +23,29 @@ typedef struct chain_plan {
     int *next;     /* next[i]: where the group that starts at i ends */
 } chain_plan;
 
+/* State of the node, for backward. */
+typedef struct deep_halo {
+    wf_halo halo;
+    wf_box own;
+} deep_halo;
+
 static wf_status backward(wf_node *node)
 {
-    const wf_halo *halo = node->state;
+    const deep_halo *deep = node->state;
     wf_tensor *whole = wf_tensor_alias(wf_node_dy(node));
-    wf_tensor *dx = wf_halo_input_return(whole, node->in[0]->value, halo);
+    wf_tensor *dx = wf_halo_input_return(whole, node->in[0]->value, deep->own, &deep->halo);
     return wf_node_give(node, 0, dx, false);
 }
 
 static const wf_op deep_halo_op = {.name = "deep_halo", .backward = backward};
 
-static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
+static wf_var *gather(wf_var *x, wf_box own_box, const wf_halo *halo)
 {
+    const deep_halo deep = {*halo, own_box};
     wf_layout layout = x->value->layout;
-    if (!halo->exchange)
+    if (!wf_halo_needed(halo))
         return x;
-    wf_tensor *own = wf_dense_value(x), *whole = own ? wf_halo_input_whole(own, halo) : NULL;
+    wf_tensor *own = wf_dense_value(x), *whole = own ? wf_halo_input_whole(own, own_box, halo) : NULL;
     wf_tensor_free(own);
     if (!whole)
         return NULL;
@@ -48,9 +55,12 @@ static wf_var *gather(const chain_plan *p, wf_var *x, const wf_halo *halo)
     }
     whole->layout = layout;
     return wf_tape_record(
-        x->tape, &(wf_node_spec){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = halo, .state_bytes = sizeof *halo},
+        x->tape, &(wf_node_spec){.op = &deep_halo_op, .n_in = 1, .in = &x, .state = &deep, .state_bytes = sizeof deep},
         whole);
 }
+
+/* Inputs of a chain that go on beyond the edges and arrive with its halo do so in circles. */
+static const wf_boundary ring = {.edge = WF_EDGE_CIRCULAR};
 
 static wf_index_map link_of(const chain_plan *p, int first, int last)
 {
@@ -59,19 +69,85 @@ static wf_index_map link_of(const chain_plan *p, int first, int last)
     for (int d = 0; d < index_map.nd; d++) {
         index_map.in[d] = p->index_map[first].in[d];
         index_map.out[d] = p->index_map[last - 1].out[d];
+        index_map.boundary = p->index_map[first].round[d] ? &ring : index_map.boundary;
     }
     return index_map;
+}
+
+/* Groups. */
+
+static bool is_circular(const wf_index_map *link, int d)
+{
+    return link->boundary && wf_boundary_edge(link->boundary, 2 + d, false) == WF_EDGE_CIRCULAR &&
+           wf_boundary_edge(link->boundary, 2 + d, true) == WF_EDGE_CIRCULAR;
+}
+
+/* The dimension goes on beyond an edge by `edge`. */
+static bool goes_on(const wf_index_map *link, int d, wf_edge edge)
+{
+    return link->boundary && ((link->lo[d] > 0 && wf_boundary_edge(link->boundary, 2 + d, false) == edge) ||
+                              (link->hi[d] > 0 && wf_boundary_edge(link->boundary, 2 + d, true) == edge));
+}
+
+/* Outputs beyond the edge are those of the other end, as inputs are: the stride divides the length, and noise is not
+ * drawn again. `last`: there are none. */
+static bool goes_round(const wf_layer *layer, const wf_index_map *link, int d, bool last)
+{
+    const wf_window w = link->window[d];
+    const bool back = link->kind == WF_INDEX_MAP_WINDOW_BACK;
+    const wf_conv_state *s = layer->state;
+    if (!is_circular(link, d) && (w.kernel > 1 || w.pad_lo != 0 || w.pad_hi != 0))
+        return false;
+    return last || (s->epilogue.noise == 0 &&
+                    (back ? link->out[d] == w.stride * link->in[d] : link->in[d] == w.stride * link->out[d]));
+}
+
+/* One exchange can serve layers [first, last) along a dimension. Circular ones get all elements beyond their edges with
+ * the halo of the first layer, at most once round. Reflected, symmetric and repeated elements are made again of each
+ * layer's own input. A pole's are columns of other ranks. */
+static bool joins_along(const chain_plan *p, wf_layer *const *layers, int first, int last, int d)
+{
+    bool round = false;
+    for (int i = first; i < last; i++) {
+        if (goes_on(&p->index_map[i], d, WF_EDGE_POLE))
+            return false;
+        round = round || goes_on(&p->index_map[i], d, WF_EDGE_CIRCULAR);
+    }
+    for (int i = first; i < last; i++) {
+        p->index_map[i].round[d] = round;
+        if (round && !goes_round(layers[i], &p->index_map[i], d, i + 1 == last))
+            return false;
+    }
+    if (!round)
+        return true;
+    const wf_index_map all = link_of(p, first, last);
+    const wf_range read = wf_index_map_reads(&all, d, (wf_range){0, all.out[d]});
+    return read.lo >= -all.in[d] && read.hi <= 2 * all.in[d];
+}
+
+/* Settles how the layers go on beyond their edges in this group; false: they are none. */
+static bool join(const chain_plan *p, wf_layer *const *layers, int first, int last)
+{
+    bool joins = true;
+    for (int i = first; i < last; i++)
+        for (int d = 0; d < p->index_map[i].nd; d++)
+            p->index_map[i].round[d] = false;
+    for (int d = 0; last > first + 1 && d < p->index_map[first].nd; d++)
+        joins = joins && joins_along(p, layers, first, last, d);
+    return joins;
 }
 
 /* Layers [first, last) on one exchange. */
 static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int last, wf_var *x)
 {
+    const bool joins = join(p, chain->children, first, last);
     const wf_index_map all = link_of(p, first, last);
     const wf_layout base = x->value->layout;
     wf_halo halo;
+    WF_CHECK_NULL(joins, WF_ERR_STATE, "layers %d to %d of a chain on one exchange", first, last - 1);
     WF_TRY_NULL(wf_halo_make(&p->sharding[first], &all, &p->sharding[last], NULL, p->dtype, &halo));
-    wf_box has = halo.exchange ? halo.need : p->sharding[first].box;
-    wf_var *y = gather(p, x, &halo);
+    wf_box has = wf_halo_needed(&halo) ? halo.need : p->sharding[first].box;
+    wf_var *y = gather(x, p->sharding[first].box, &halo);
     for (int i = first; i < last && y; i++) {
         /* What the layers behind this one read of its output, for this rank's outputs of the last layer: more than its
          * own share, by the halo of those layers. */
@@ -133,22 +209,15 @@ static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int f
     return WF_OK;
 }
 
-/* The end of the longest group that starts here: a layer whose input goes on beyond the edges is one of its own. */
-static int longest(const chain_plan *p, int first)
-{
-    int last = first + 1;
-    while (!p->index_map[first].boundary && last < p->count && !p->index_map[last].boundary)
-        last++;
-    return last;
-}
-
 /* Dynamic programming from the last layer backwards: the cheapest division of the remaining layers into groups. */
-static wf_status choose_groups(const chain_plan *p, const wf_chain_costs *costs)
+static wf_status choose_groups(const chain_plan *p, wf_layer *const *layers, const wf_chain_costs *costs)
 {
     p->least[p->count] = 0;
     for (int first = p->count - 1; first >= 0; first--)
-        for (int last = first + 1; last <= longest(p, first); last++) {
+        for (int last = first + 1; last <= p->count; last++) {
             double seconds = 0;
+            if (!join(p, layers, first, last))
+                continue;
             WF_TRY(cost_of(p, costs, first, last, &seconds));
             seconds += p->least[last];
             if (last > first + 1 && seconds >= p->least[first])
@@ -159,16 +228,17 @@ static wf_status choose_groups(const chain_plan *p, const wf_chain_costs *costs)
     return WF_OK;
 }
 
-static wf_status make_groups(spatial_chain *s, const chain_plan *p)
+static wf_status make_groups(spatial_chain *s, wf_layer *const *layers, const chain_plan *p)
 {
     for (int i = 0; i < p->count; i++) {
-        const int last = longest(p, i);
-        p->next[i] = i + s->depth < last ? i + s->depth : last;
+        p->next[i] = i + s->depth < p->count ? i + s->depth : p->count;
+        while (p->next[i] > i + 1 && !join(p, layers, i, p->next[i]))
+            p->next[i]--;
     }
     if (s->depth > 0)
         return WF_OK;
     WF_TRY(wf_chain_costs_complete(s->mesh, &s->costs));
-    return choose_groups(p, &s->costs);
+    return choose_groups(p, layers, &s->costs);
 }
 
 /* Forward. */
@@ -190,7 +260,7 @@ static wf_status plan_chain(const wf_layer *chain, const wf_var *x, chain_plan *
 static wf_var *run_chain(wf_layer *chain, chain_plan *p, wf_var *x)
 {
     WF_TRY_NULL(plan_chain(chain, x, p));
-    WF_TRY_NULL(make_groups(chain->state, p));
+    WF_TRY_NULL(make_groups(chain->state, chain->children, p));
     for (int first = 0, last; first < p->count && x; first = last) {
         last = p->next[first];
         x = last == first + 1 ? wf_apply(chain->children[first], x) : run_group(chain, p, first, last, x);
@@ -233,6 +303,18 @@ static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_
     return WF_OK;
 }
 
+/* Tells where the chain splits whatever its depth. */
+static void note_poles(wf_layer *chain)
+{
+    for (int i = 0; i < chain->n_children; i++) {
+        const wf_conv_state *s = chain->children[i]->state;
+        for (int d = 2; d < 2 + s->geom.nd; d++)
+            if (wf_boundary_edge(&s->opts.boundary, d, false) == WF_EDGE_POLE ||
+                wf_boundary_edge(&s->opts.boundary, d, true) == WF_EDGE_POLE)
+                wf_layer_note(chain, ", an exchange for layer %d alone, which has a pole", i);
+    }
+}
+
 static wf_status check_chain_opts(const wf_spatial_chain_opts *o, int count)
 {
     WF_CHECK(o->depth >= 0 && count >= 1, WF_ERR_ARGUMENT,
@@ -260,6 +342,8 @@ wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int 
         status = check_chain_opts(&opts, count);
         if (status == WF_OK)
             status = add_layers(chain, mesh, count, layers);
+        if (status == WF_OK)
+            note_poles(chain);
         if (status == WF_OK)
             return chain;
     }

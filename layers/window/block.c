@@ -74,20 +74,26 @@ wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, w
     return wf_box_empty(part) ? WF_OK : ctx->k->copy(ctx, &src, &dst, add);
 }
 
-static wf_boxed boxed(const wf_field *f)
+/* In the coordinates of the array that goes on. */
+static wf_boxed boxed(const wf_halo *halo, const wf_field *f)
 {
-    return (wf_boxed){f->box, view(f, f->box)};
+    wf_boxed b = {f->box, view(f, f->box)};
+    for (int d = 0; d < b.box.rank; d++) {
+        b.box.lo[d] -= halo->first[d];
+        b.box.hi[d] -= halo->first[d];
+    }
+    return b;
 }
 
 wf_status wf_field_read(wf_ctx *ctx, const wf_halo *halo, const wf_field *from, const wf_field *to)
 {
-    const wf_boxed source = boxed(from), place = boxed(to);
+    const wf_boxed source = boxed(halo, from), place = boxed(halo, to);
     return wf_boundary_read(ctx, halo->whole, halo->beyond, &source, &place);
 }
 
 wf_status wf_field_add(wf_ctx *ctx, const wf_halo *halo, const wf_field *place, const wf_field *source)
 {
-    const wf_boxed from = boxed(place), to = boxed(source);
+    const wf_boxed from = boxed(halo, place), to = boxed(halo, source);
     return wf_boundary_add(ctx, halo->whole, halo->beyond, &from, &to);
 }
 

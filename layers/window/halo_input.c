@@ -18,7 +18,12 @@ wf_status wf_halo_continue(wf_halo *halo, const wf_boundary *boundary, wf_shape 
     halo->beyond = boundary;
     halo->whole = whole;
     /* For its errors: here every rank has them, also one without samples. */
-    return wf_boundary_pieces(whole, boundary, halo->need, 0, ignore_piece, NULL);
+    wf_box need = halo->need;
+    for (int d = 0; d < need.rank; d++) {
+        need.lo[d] -= halo->first[d];
+        need.hi[d] -= halo->first[d];
+    }
+    return wf_boundary_pieces(whole, boundary, need, 0, ignore_piece, NULL);
 }
 
 static wf_status make_buffers(wf_halo_input *flow)
@@ -189,14 +194,19 @@ wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run 
     return wf_exchange_end(flow->halo.exchange);
 }
 
-wf_tensor *wf_halo_input_whole(const wf_tensor *own, const wf_halo *halo)
+wf_tensor *wf_halo_input_whole(const wf_tensor *own, wf_box own_box, const wf_halo *halo)
 {
-    if (!halo->exchange)
+    if (!wf_halo_needed(halo))
         return wf_tensor_alias(own);
     wf_tensor *whole = wf_tensor_new_step(own->ctx, own->dtype, wf_box_shape(halo->need), WF_CHANNELS_LAST);
     wf_status status;
     if (!whole)
         return NULL;
+    if (!halo->exchange) {
+        WF_TRY_OUT(wf_field_read(own->ctx, halo, &(wf_field){own->data, own->dtype, own_box},
+                                 &(wf_field){whole->data, own->dtype, halo->need}));
+        return whole;
+    }
     WF_TRY_OUT(wf_exchange_begin(halo->exchange, own, whole));
     WF_TRY_OUT(wf_exchange_end(halo->exchange));
     return whole;
@@ -205,17 +215,20 @@ out:
     return wf_error_null();
 }
 
-wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo)
+wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, wf_box own_box, const wf_halo *halo)
 {
-    if (!whole || !halo->exchange)
+    if (!whole || !wf_halo_needed(halo))
         return whole;
     wf_tensor *dx = wf_tensor_new_step(own->ctx, own->dtype, own->shape, WF_CHANNELS_LAST);
     wf_status status = dx ? WF_OK : wf_error_take("a gradient", __FILE__, __LINE__);
     if (status == WF_OK)
         WF_TRY_OUT(wf_tensor_fill(dx, 0));
-    if (status == WF_OK)
+    if (status == WF_OK && !halo->exchange)
+        WF_TRY_OUT(wf_field_add(own->ctx, halo, &(wf_field){whole->data, own->dtype, halo->need},
+                                &(wf_field){dx->data, own->dtype, own_box}));
+    if (status == WF_OK && halo->exchange)
         WF_TRY_OUT(wf_exchange_reverse_begin(halo->exchange, whole, dx));
-    if (status == WF_OK)
+    if (status == WF_OK && halo->exchange)
         WF_TRY_OUT(wf_exchange_end(halo->exchange));
 out:
     wf_tensor_free(whole);

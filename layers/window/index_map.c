@@ -56,12 +56,41 @@ wf_index_map wf_index_map_inverse(const wf_index_map *index_map)
     return inverse;
 }
 
-/* The window over inputs that are counted from the first one before the edge. */
-static wf_window moved_window(const wf_index_map *index_map, int d)
+/* Farther than any chain reads; products with strides fit 63 bits. */
+#define FAR (INT64_C(1) << 40)
+
+/* The window over inputs that are counted from `lo` before the first one. */
+static wf_window moved_window(const wf_index_map *index_map, int d, int64_t lo)
 {
     wf_window w = index_map->window[d];
-    w.pad_lo += index_map->kind == WF_INDEX_MAP_WINDOW ? -index_map->lo[d] : w.stride * index_map->lo[d];
+    w.pad_lo += index_map->kind == WF_INDEX_MAP_WINDOW ? -lo : w.stride * lo;
     return w;
+}
+
+/* The elements inside that make these, of which some may be beyond the edges; all between them too. */
+static wf_range made_of(const wf_index_map *index_map, int d, wf_range r)
+{
+    const int64_t length = index_map->in[d], below = -r.lo, above = r.hi - length;
+    const wf_boundary *b = index_map->boundary;
+    if (r.lo >= r.hi || !b || index_map->round[d])
+        return r;
+    wf_range inside = {r.lo < 0 ? 0 : r.lo < length ? r.lo : length, r.hi < length ? r.hi : length};
+    const wf_edge lo = wf_boundary_edge(b, 2 + d, false), hi = wf_boundary_edge(b, 2 + d, true);
+    if (below > 0) {
+        const int64_t end = lo == WF_EDGE_REFLECT     ? below + 1
+                            : lo == WF_EDGE_SYMMETRIC ? below
+                            : lo == WF_EDGE_REPLICATE ? 1
+                                                      : 0;
+        inside.hi = end > inside.hi ? end : inside.hi;
+    }
+    if (above > 0) {
+        const int64_t start = length - (hi == WF_EDGE_REFLECT     ? above + 1
+                                        : hi == WF_EDGE_SYMMETRIC ? above
+                                        : hi == WF_EDGE_REPLICATE ? 1
+                                                                  : 0);
+        inside.lo = start < inside.lo ? start : inside.lo;
+    }
+    return inside.lo < inside.hi ? inside : (wf_range){0, 0};
 }
 
 wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outputs)
@@ -70,17 +99,19 @@ wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outpu
         return (wf_range){0, index_map->in[d]};
     /* From the last layer of the chain back to its input. */
     for (int i = index_map->links - 1; i >= 0; i--)
-        outputs = wf_index_map_reads(&index_map->link[i], d, outputs);
+        outputs = made_of(&index_map->link[i], d, wf_index_map_reads(&index_map->link[i], d, outputs));
     if (outputs.lo >= outputs.hi)
         return (wf_range){0, 0};
     if (index_map->kind == WF_INDEX_MAP_CHAIN)
         return outputs;
-    const int64_t lo = index_map->lo[d], length = index_map->in[d] + lo + index_map->hi[d];
+    const bool round = index_map->round[d];
+    const int64_t lo = round ? FAR : index_map->lo[d],
+                  length = index_map->in[d] + lo + (round ? FAR : index_map->hi[d]);
     wf_range reads;
     if (index_map->kind == WF_INDEX_MAP_WINDOW)
-        reads = wf_window_reads(moved_window(index_map, d), outputs, length);
+        reads = wf_window_reads(moved_window(index_map, d, lo), outputs, length);
     else if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK)
-        reads = wf_window_readers(moved_window(index_map, d), outputs, length);
+        reads = wf_window_readers(moved_window(index_map, d, lo), outputs, length);
     else {
         const int64_t before = lo * index_map->resample.scale[d];
         const wf_resample_tap first = wf_resample_taps(&index_map->resample, d, outputs.lo + before);

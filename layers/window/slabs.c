@@ -12,7 +12,7 @@ static wf_status add_slab(const wf_slab_run *run, const wf_field *dy, const wf_f
     wf_box like = dy->box;
     like.lo[0] = slab.lo[0];
     like.hi[0] = slab.hi[0];
-    const wf_box read = wf_index_map_box(run->back, slab, like);
+    const wf_box read = wf_box_intersect(wf_index_map_box(run->back, slab, like), dy->box);
     const size_t bytes = (size_t)wf_shape_count(wf_box_shape(slab)) * wf_dtype_size(dx->dtype);
     wf_block_of block = {.bytes = 0};
     void *memory;

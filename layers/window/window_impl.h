@@ -34,6 +34,8 @@ typedef struct wf_index_map {
      * boundary; NULL: none. resample.in counts them. */
     const wf_boundary *boundary;
     int64_t lo[WF_MAX_SPATIAL], hi[WF_MAX_SPATIAL];
+    /* A link of a chain over a circular dimension: its inputs and outputs go on without an end. */
+    bool round[WF_MAX_SPATIAL];
 } wf_index_map;
 
 /* Inputs go on beyond every edge that is not the default one, as far as outputs read them: for a map with all but a
@@ -56,11 +58,12 @@ wf_resample_geom wf_index_map_resample(const wf_index_map *index_map, wf_box out
 /* What outputs read beyond what a rank has. An exchange brings it; without one it is nothing, or the continuation of
  * own inputs beyond the edges, which is copied. */
 typedef struct wf_halo {
-    wf_exchange *exchange;     /* NULL: nothing moves between any ranks */
-    wf_box need;               /* of this rank */
-    double pixels;             /* of each channel and sample that move in all */
-    const wf_boundary *beyond; /* without an exchange: makes the need of own inputs; NULL: it is among them */
-    wf_shape whole;            /* beyond: of the array that goes on */
+    wf_exchange *exchange;      /* NULL: nothing moves between any ranks */
+    wf_box need;                /* of this rank */
+    double pixels;              /* of each channel and sample that move in all */
+    const wf_boundary *beyond;  /* without an exchange: makes the need of own inputs; NULL: it is among them */
+    wf_shape whole;             /* beyond: of the array that goes on */
+    int64_t first[WF_MAX_RANK]; /* beyond: the coordinates of its first element */
 } wf_halo;
 /* A need without an exchange, whose box is set, comes of own inputs and the boundary, which is borrowed. The errors of
  * wf_boundary_pieces. */
@@ -149,9 +152,9 @@ wf_status wf_halo_input_end(wf_halo_input *flow) WF_NODISCARD;
 void wf_halo_input_free(wf_halo_input *flow);
 /* For layers that take their input as a whole: the need-box, or where nothing moves the own one, as it is.
  * A handle to be freed. */
-wf_tensor *wf_halo_input_whole(const wf_tensor *own, const wf_halo *halo);
+wf_tensor *wf_halo_input_whole(const wf_tensor *own, wf_box own_box, const wf_halo *halo);
 /* Its gradient (whose handle is taken) back to where it came from: the gradient of `own`; a handle to be freed. */
-wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, const wf_halo *halo);
+wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, wf_box own_box, const wf_halo *halo);
 
 /* What a kernel makes of inputs and outputs. */
 typedef enum wf_spatial_part_way {

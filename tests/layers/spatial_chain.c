@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MOST = 4 };
+enum { MOST = 4, MOST_RANKS = 8 };
 
 static wf_comm *comm;
 static wf_ctx *ctx;
@@ -91,6 +91,22 @@ static void expect_grads(const char *name, wf_layer *seen, wf_layer *should)
     }
 }
 
+/* Bounds at random, equal at times: empty parts, and parts of one row. */
+static void recut(const wf_mesh *mesh, wf_layout *layout, test_rng *rng)
+{
+    int64_t bounds[MOST_RANKS + 1] = {0};
+    for (int a = WF_AXIS_HEIGHT; a <= WF_AXIS_WIDTH; a++) {
+        const int n = wf_mesh_size(mesh, (wf_axis)a);
+        if (layout->placement[a] != WF_SHARDED)
+            continue;
+        const int64_t length = layout->global.dim[layout->dim[a]];
+        for (int k = 1; k <= n; k++)
+            bounds[k] =
+                k == n ? length : test_int(rng, bounds[k - 1], bounds[k - 1] + 2 < length ? bounds[k - 1] + 2 : length);
+        wf_layout_shard(mesh, layout, (wf_axis)a, layout->dim[a], bounds);
+    }
+}
+
 static void check(const chain *c, const wf_mesh *mesh, test_rng *rng)
 {
     char name[128];
@@ -99,6 +115,8 @@ static void check(const chain *c, const wf_mesh *mesh, test_rng *rng)
     wf_tensor *x = random_tensor(c->x, rng);
     wf_layout in;
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, c->x, &in));
+    if (test_int(rng, 0, 1))
+        recut(mesh, &in, rng);
     wf_tensor *x_part = part_of(x, in);
     if (serial && deep)
         WF_EXPECT(wf_layer_named(deep, "chain") && wf_layer_named(serial, "chain"), "%s", wf_error_message());
@@ -127,6 +145,34 @@ static void check(const chain *c, const wf_mesh *mesh, test_rng *rng)
     wf_layer_free(deep);
 }
 
+/* Zeros beyond the edges, rings, mixed edges that are made again locally, and now and then a pole. */
+static void draw_edges(chain *c, test_rng *rng)
+{
+    static const wf_edge mixed[] = {WF_EDGE_DEFAULT, WF_EDGE_CONSTANT, WF_EDGE_REFLECT, WF_EDGE_SYMMETRIC,
+                                    WF_EDGE_REPLICATE};
+    for (int d = 2; d < 2 + c->nd; d++) {
+        const int kind = (int)test_int(rng, 0, 2);
+        for (int i = 0; i < c->count; i++) {
+            wf_boundary *b = &c->o[i].boundary;
+            b->value = 2;
+            b->lo[d] = kind == 0 ? WF_EDGE_DEFAULT : kind == 1 ? WF_EDGE_CIRCULAR : mixed[test_int(rng, 0, 4)];
+            b->hi[d] = kind == 2 ? mixed[test_int(rng, 0, 4)] : b->lo[d];
+            if (kind != 1)
+                continue;
+            /* Most rings come round: the stride divides them, and no noise is drawn beyond. */
+            c->o[i].kernel += !c->transposed[i] && c->o[i].kernel % 2 == 0;
+            c->o[i].pad = c->transposed[i] ? 1 : c->o[i].kernel / 2;
+            c->o[i].noise = test_int(rng, 0, 7) == 0 ? 0.3 : 0;
+            if (i == 0)
+                c->x.dim[d] += c->x.dim[d] % 2;
+        }
+    }
+    /* A pole turns an even number of columns. */
+    for (int i = 0; i < c->count && c->nd == 2 && (c->transposed[0] || c->o[0].stride == 1); i++)
+        if (c->o[i].boundary.lo[3] == WF_EDGE_CIRCULAR && test_int(rng, 0, 7) == 0)
+            c->o[i].boundary.lo[2] = WF_EDGE_POLE;
+}
+
 static chain draw(test_rng *rng)
 {
     chain c = {.count = (int)test_int(rng, 1, MOST), .nd = (int)test_int(rng, 1, 2), .depth = (int)test_int(rng, 0, 4)};
@@ -145,6 +191,8 @@ static chain draw(test_rng *rng)
         o->act = test_int(rng, 0, 1) ? WF_ACT_LEAKY_RELU : WF_ACT_NONE;
         o->noise = test_int(rng, 0, 3) == 0 ? 0.3 : 0;
     }
+    if (test_int(rng, 0, 1))
+        draw_edges(&c, rng);
     return c;
 }
 
@@ -194,12 +242,13 @@ static sent sent_so_far(const wf_mesh *mesh)
 }
 
 /* Once forward and backward: what either sends. The first input of a chain may measure what messages cost. */
-static void tall_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, sent way[2])
+static void tall_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, wf_edge edge, sent way[2])
 {
     wf_layer *layers[LAYERS];
     test_rng rng = {.state = 2};
     for (int i = 0; i < LAYERS; i++)
-        layers[i] = wf_spatial_conv2d(mesh, (wf_conv_opts){.in = 1, .out = 1, .kernel = 3, .pad = 1});
+        layers[i] =
+            wf_spatial_conv2d(mesh, (wf_conv_opts){.in = 1, .out = 1, .kernel = 3, .pad = 1, .boundary.edge = edge});
     wf_layer *layer = wf_spatial_chain(mesh, opts, LAYERS, layers);
     wf_tensor *x = random_tensor(WF_SHAPE(1, 1, ROWS, COLUMNS), &rng);
     wf_layout in;
@@ -227,22 +276,42 @@ static int neighbours(void)
     return (rank > 0) + (rank + 1 < wf_comm_size(comm));
 }
 
-/* By hand: an exchange for every `depth` layers, of a row for each of them to each neighbour, and back. */
+/* By hand: an exchange for every `depth` layers, of a row for each of them to each neighbour, and back. A ring has two
+ * neighbours everywhere, which may be one rank; what mirrors send is what zeros do. */
+static void expect_sent(const wf_mesh *mesh, wf_edge edge)
+{
+    const int size = wf_comm_size(comm);
+    const bool ring = edge == WF_EDGE_CIRCULAR && size > 1;
+    const int sides = ring ? 2 : neighbours(), peers = ring && size == 2 ? 1 : sides;
+    for (int depth = 1; depth <= LAYERS; depth++) {
+        sent way[2];
+        const int64_t messages = (int64_t)peers * ((LAYERS + depth - 1) / depth);
+        int64_t bytes = (int64_t)sides * LAYERS * COLUMNS * ELEMENT;
+        /* A circle of three columns goes round once: each row comes with its columns beyond the edges. */
+        if (edge == WF_EDGE_CIRCULAR && depth > COLUMNS)
+            continue;
+        /* Mirrored columns do so for one layer; several make theirs again. */
+        for (int at = 0; at < LAYERS; at += depth) {
+            const int64_t rows = at + depth < LAYERS ? depth : LAYERS - at;
+            if (ring || (edge == WF_EDGE_REFLECT && rows == 1))
+                bytes += (int64_t)sides * rows * 2 * rows * ELEMENT;
+        }
+        tall_chain(mesh, (wf_spatial_chain_opts){.depth = depth}, edge, way);
+        for (int i = 0; i < 2; i++)
+            WF_EXPECT(way[i].messages == messages && way[i].bytes == bytes,
+                      "%s, depth %d, %s: %lld messages and %lld bytes, should be %lld and %lld", wf_edge_name(edge),
+                      depth, i ? "backward" : "forward", (long long)way[i].messages, (long long)way[i].bytes,
+                      (long long)messages, (long long)bytes);
+    }
+}
+
 static void traffic(void)
 {
     open_all();
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = wf_comm_size(comm)});
-    for (int depth = 1; depth <= LAYERS; depth++) {
-        sent way[2];
-        const int64_t messages = (int64_t)neighbours() * ((LAYERS + depth - 1) / depth);
-        const int64_t bytes = (int64_t)neighbours() * LAYERS * COLUMNS * ELEMENT;
-        tall_chain(mesh, (wf_spatial_chain_opts){.depth = depth}, way);
-        for (int i = 0; i < 2; i++)
-            WF_EXPECT(way[i].messages == messages && way[i].bytes == bytes,
-                      "depth %d, %s: %lld messages and %lld bytes, should be %lld and %lld", depth,
-                      i ? "backward" : "forward", (long long)way[i].messages, (long long)way[i].bytes,
-                      (long long)messages, (long long)bytes);
-    }
+    expect_sent(mesh, WF_EDGE_DEFAULT);
+    expect_sent(mesh, WF_EDGE_REFLECT);
+    expect_sent(mesh, WF_EDGE_CIRCULAR);
     wf_mesh_close(mesh);
     close_all();
 }
@@ -295,13 +364,13 @@ static void choice(void)
     for (double message = 1e-9; message < 1e-3; message *= 1.5) {
         const wf_spatial_chain_opts o = {.message_seconds = message, .byte_seconds = 1e-9, .work_seconds = 1e-8};
         const int groups = cheapest_groups(&o);
-        tall_chain(mesh, o, way);
+        tall_chain(mesh, o, WF_EDGE_DEFAULT, way);
         seen[groups] = true;
         WF_EXPECT(way[0].messages == groups * neighbours(), "messages of %g s: %lld sent, should be in %d groups",
                   message, (long long)way[0].messages, groups);
     }
     WF_EXPECT(size == 1 || (seen[1] && seen[2] && seen[LAYERS]), "not all depths were chosen");
-    tall_chain(mesh, (wf_spatial_chain_opts){0}, way);
+    tall_chain(mesh, (wf_spatial_chain_opts){0}, WF_EDGE_DEFAULT, way);
     WF_EXPECT(way[0].messages == way[1].messages, "%lld messages forth and %lld back", (long long)way[0].messages,
               (long long)way[1].messages);
     wf_mesh_close(mesh);
