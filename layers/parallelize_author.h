@@ -31,6 +31,8 @@ typedef struct wf_part_info {
     int64_t in, out, groups; /* channels, or features; 0: none */
     int nd;                  /* of a window; 0: none. Upsampling has none */
     wf_window window[WF_MAX_SPATIAL];
+    bool round_lo[WF_MAX_SPATIAL], round_hi[WF_MAX_SPATIAL]; /* beyond this edge the other end follows */
+    bool folds; /* a boundary adds gradients of what is beyond to where it came from */
     bool transposed, replicate;
     wf_form form;
 } wf_part_info;

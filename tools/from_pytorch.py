@@ -17,7 +17,8 @@ module or a layer that the table lacks is an error that names it.
 Parameters are W and b in convolutions (transposed ones too) and in linear layers, and gamma, beta, avg_mean, avg_var and
 N in normalisations (batch, layer, RMS, group, instance), which are known by their running statistics, by a weight of one
 dimension, or by a bias of as many dimensions as the weight. Shapes and elements stay as they are. bfloat16 becomes
-float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5.
+float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5, and a convolution's padding_mode to wf_conv_opts.boundary
+(WF_EDGE_CIRCULAR, WF_EDGE_REFLECT, WF_EDGE_REPLICATE): a state_dict does not hold it, and the weights are the same.
 """
 import argparse
 import os

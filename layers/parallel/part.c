@@ -3,6 +3,15 @@
 
 #include "layers/serial/serial_impl.h"
 
+static void add_boundary(wf_part_info *info, const wf_boundary *boundary)
+{
+    info->folds = wf_boundary_given(boundary, info->nd);
+    for (int d = 0; d < info->nd; d++) {
+        info->round_lo[d] = wf_boundary_edge(boundary, 2 + d, false) == WF_EDGE_CIRCULAR;
+        info->round_hi[d] = wf_boundary_edge(boundary, 2 + d, true) == WF_EDGE_CIRCULAR;
+    }
+}
+
 static wf_part_info conv_info(const wf_layer *layer)
 {
     const wf_conv_state *s = layer->state;
@@ -16,6 +25,7 @@ static wf_part_info conv_info(const wf_layer *layer)
                          .form = s->opts.form};
     for (int d = 0; d < s->geom.nd; d++)
         info.window[d] = wf_conv_window(&s->geom, d);
+    add_boundary(&info, &s->opts.boundary);
     return info;
 }
 
@@ -27,6 +37,7 @@ static wf_part_info pool_info(const wf_layer *layer)
         info.kind = s->geom.kind == WF_POOL_MAX ? WF_PART_GLOBAL_MAX : WF_PART_GLOBAL_MEAN;
     for (int d = 0; d < s->geom.nd; d++)
         info.window[d] = wf_pool_window(&s->geom, d);
+    add_boundary(&info, &s->opts.boundary);
     return info;
 }
 

@@ -134,6 +134,19 @@ typedef struct needs {
     double need, own, messages;
 } needs;
 
+/* What outputs y read of x along one dimension. Beyond a circular edge it is the other end, which another rank has if
+ * there are several; beyond other edges it is made of what is there. */
+static wf_range read_by(const wf_part_info *info, int d, int ranks, wf_range y, int64_t in)
+{
+    wf_window w = info->window[d];
+    const int64_t pad = w.pad_hi > 0 ? w.pad_hi : 0;
+    const int64_t lo = info->round_lo[d] && ranks > 1 ? in : 0, hi = info->round_hi[d] && ranks > 1 ? in : 0;
+    const int64_t last = in + lo + (!info->transposed && pad < hi ? pad : hi);
+    w.pad_lo += info->transposed ? w.stride * lo : -lo;
+    const wf_range r = info->transposed ? wf_window_readers(w, y, last) : wf_window_reads(w, y, last);
+    return r.lo < r.hi ? (wf_range){r.lo - lo, r.hi - lo} : r;
+}
+
 /* Along one dimension of x, for forward; or of y, for the gradients that are needed for the own inputs. */
 static needs needs_of(const wf_part_info *info, int d, int ranks, int64_t in, int64_t out, bool gradients)
 {
@@ -143,7 +156,7 @@ static needs needs_of(const wf_part_info *info, int d, int ranks, int64_t in, in
         const wf_range x = shard_range(in, ranks, r);
         wf_range y =
             info->transposed ? shard_range(out, ranks, r) : wf_window_anchored(w, x, out, r == 0, r + 1 == ranks);
-        wf_range need = info->transposed ? wf_window_readers(w, y, in) : wf_window_reads(w, y, in), own = x;
+        wf_range need = read_by(info, d, ranks, y, in), own = x;
         if (gradients) {
             need = info->transposed ? wf_window_reads(w, x, out) : wf_window_readers(w, x, out);
             own = y;
@@ -187,8 +200,9 @@ static void add_halos(const wf_place *p, const wf_planner_leaf *leaf, const leaf
         return;
     halo_of(p, leaf, true, &dy, &more);
     dy *= size * (double)leaf->y.dim[1] / (double)split->out;
-    /* A convolution reads gradients of the output, or adds up those of the input, whichever is less; pooling adds. */
-    back = conv && dy < there ? dy : there;
+    /* A convolution reads gradients of the output, or adds up those of the input, whichever is less; pooling adds,
+     * and so does a boundary. */
+    back = conv && !leaf->info.folds && dy < there ? dy : there;
     if (back > 0)
         add_message(p, p->pixels, messages, back, BACKWARD, c);
 }

@@ -44,7 +44,7 @@ endforeach()
 
 # Steps as CUDA graphs.
 weft_objects(step_objects optim)
-foreach(source captured captured_errors)
+foreach(source captured captured_errors boundary_layers)
   set(test emulated_${source})
   weft_test_source(file ${source})
   add_executable(${test} ${file} ${step_objects} $<TARGET_OBJECTS:weft_comm_nccl> ${emulated})

@@ -72,12 +72,21 @@ static inline void add_part(drawing *d, part l)
     d->shape.dim[1] = l.out;
 }
 
+/* Edges that images of one pixel have too. */
+static inline wf_edge draw_edge(drawing *d)
+{
+    static const wf_edge edges[] = {WF_EDGE_DEFAULT, WF_EDGE_DEFAULT, WF_EDGE_CIRCULAR, WF_EDGE_SYMMETRIC,
+                                    WF_EDGE_REPLICATE};
+    return edges[test_int(d->rng, 0, 4)];
+}
+
 static inline void draw_weights(drawing *d)
 {
     /* What is kept must fit what it is joined with. */
     const bool same = d->opens > 0;
     const int64_t side = d->shape.dim[2];
     part l = {.kind = is_image(d->shape) ? CONV : DENSE, .out = same || one_in(d->rng, 3) ? 0 : draw_width(d)};
+    l.edge = l.kind == CONV ? draw_edge(d) : WF_EDGE_DEFAULT;
     if (l.kind == CONV) {
         l.conv = one_in(d->rng, 3) ? 1 : 3;
         l.stride = !same && side >= 4 && draw(d->p, d->rng, HAS_STRIDE, 4);
@@ -102,6 +111,7 @@ static inline void draw_linked(drawing *d)
     const bool measured = wishes(d->p, HAS_MEASURED);
     part l = {.kind = LINKED, .conv = 3, .links = (int)test_int(d->rng, 2, LINKS)};
     l.out = d->opens > 0 || one_in(d->rng, 2) ? 0 : draw_width(d);
+    l.edge = draw_edge(d);
     l.segment = !pairs_has(d->p->barred, HAS_SEGMENT) && one_in(d->rng, 4);
     l.costs = measured ? COSTS_MEASURED : (costs)test_int(d->rng, 0, COSTS - 1);
     if (pairs_has(d->p->barred, HAS_MEASURED))

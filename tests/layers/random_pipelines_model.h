@@ -49,10 +49,12 @@ static inline bool is_deep(const part *l)
 
 static inline wf_layer *conv(const part *l, int64_t kernel)
 {
-    return (is_deep(l) ? wf_conv3d : wf_conv2d)(
-        on.ctx,
-        (wf_conv_opts){
-            .in = l->in.dim[1], .out = l->out, .kernel = kernel, .stride = l->stride ? 2 : 1, .pad = kernel / 2});
+    return (is_deep(l) ? wf_conv3d : wf_conv2d)(on.ctx, (wf_conv_opts){.in = l->in.dim[1],
+                                                                       .out = l->out,
+                                                                       .kernel = kernel,
+                                                                       .stride = l->stride ? 2 : 1,
+                                                                       .pad = kernel / 2,
+                                                                       .boundary.edge = l->edge});
 }
 
 static inline wf_layer *branch(const part *l)
@@ -75,8 +77,11 @@ static inline wf_layer *linked(const part *l, bool parallel)
     };
     wf_layer *link[LINKS];
     for (int i = 0; i < l->links; i++) {
-        const wf_conv_opts conv = {
-            .in = i == 0 ? l->in.dim[1] : l->out, .out = l->out, .kernel = i == 1 ? 1 : 3, .pad = i == 1 ? 0 : 1};
+        const wf_conv_opts conv = {.in = i == 0 ? l->in.dim[1] : l->out,
+                                   .out = l->out,
+                                   .kernel = i == 1 ? 1 : 3,
+                                   .pad = i == 1 ? 0 : 1,
+                                   .boundary.edge = l->edge};
         link[i] = parallel     ? (is_deep(l) ? wf_spatial_conv3d : wf_spatial_conv2d)(on.mesh, conv)
                   : is_deep(l) ? wf_conv3d(on.ctx, conv)
                                : wf_conv2d(on.ctx, conv);

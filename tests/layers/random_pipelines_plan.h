@@ -38,6 +38,7 @@ typedef struct part {
     wf_shape in;   /* of a batch of 1 */
     int64_t out;   /* features or channels; of the others: those of the input */
     int64_t conv;  /* CONV: kernel */
+    wf_edge edge;  /* CONV, BRANCH, LINKED: what is beyond the image */
     bool stride;   /* CONV: 2, else 1 */
     int function;  /* FUNCTION; NORM: behind it, in the same pass; GROUPED: over all channels, a pair, or one */
     int skip;      /* STASH, POP: number of the skip */

@@ -181,6 +181,32 @@ static void layers_differ(void)
     free_both(plan, model);
 }
 
+/* Rows that a rank sends on average, forth and, of the second layer, back: of 4 ranks that share the height, zeros have
+ * 3 borders, a ring 4; what mirrors needs no more than zeros do. */
+static void rings_send_more(void)
+{
+    static const struct {
+        wf_edge edge;
+        double rows;
+    } edges[] = {{WF_EDGE_DEFAULT, 1.5}, {WF_EDGE_REFLECT, 1.5}, {WF_EDGE_CIRCULAR, 2}};
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+        wf_planner_meter meter = meter_new(1e6);
+        wf_conv_opts o = {.in = 8, .out = 8, .kernel = 3, .pad = 1};
+        o.boundary.lo[2] = o.boundary.hi[2] = edges[i].edge;
+        wf_layer *model = wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, o), wf_conv2d(ctx, o)));
+        wf_training_plan *plan =
+            plan_of(model, WF_SHAPE(1, 8, 256, 256), &meter,
+                    (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_SPATIAL, .mesh = {1, 1, 1, 4, 1, 1}});
+        for (int u = 0; u < 2; u++) {
+            const double bytes = edges[i].rows * (u + 1) * 256 * 8 * 4;
+            WF_EXPECT(plan && plan->unit[u].split == WF_PARALLEL_SPATIAL && EQUAL(plan->unit[u].bytes, bytes),
+                      "%s, layer %d: %g bytes, should be %g", wf_edge_name(edges[i].edge), u,
+                      plan ? plan->unit[u].bytes : -1, bytes);
+        }
+        free_both(plan, model);
+    }
+}
+
 /* The least time of all forms that four layers may have, each a search of its own. */
 static double fastest_of_all(wf_layer *model, const wf_planner_meter *meter, wf_planner_opts o)
 {
@@ -584,6 +610,7 @@ int main(int argc, char **argv)
                                                {"one_large_image_is_cut", one_large_image_is_cut},
                                                {"wide_layers_are_split_by_channels", wide_layers_are_split_by_channels},
                                                {"layers_differ", layers_differ},
+                                               {"rings_send_more", rings_send_more},
                                                {"no_forms_are_faster", no_forms_are_faster},
                                                {"heavy_layers_become_stages", heavy_layers_become_stages},
                                                {"idle_time_is_priced", idle_time_is_priced},

@@ -62,6 +62,18 @@ static inline bool fits(const wf_shape *s)
     return s->dim[2] > 0 && s->dim[3] > 0 && s->dim[2] < 24 && s->dim[3] < 24;
 }
 
+/* What every image of two pixels or more can have, and as far as any window reaches: `any`. */
+static inline wf_boundary draw_boundary(plan *p, test_rng *rng, bool any)
+{
+    static const wf_edge edges[] = {WF_EDGE_REPLICATE, WF_EDGE_CONSTANT, WF_EDGE_CIRCULAR, WF_EDGE_REFLECT,
+                                    WF_EDGE_SYMMETRIC};
+    const wf_edge edge = edges[test_int(rng, 0, any ? 1 : 4)];
+    if (!draw(p, rng, HAS_BOUNDARY, 3))
+        return (wf_boundary){0};
+    note(p, wf_edge_name(edge), -1, 0, 0);
+    return (wf_boundary){.edge = edge, .value = 0.5};
+}
+
 static inline bool draw_conv(plan *p, part *l, test_rng *rng, wf_shape *s)
 {
     wf_conv_opts *o = &l->conv;
@@ -75,6 +87,8 @@ static inline bool draw_conv(plan *p, part *l, test_rng *rng, wf_shape *s)
                         .act = one_in(rng, 2)   ? WF_ACT_NONE
                                : one_in(rng, 2) ? WF_ACT_RELU
                                                 : WF_ACT_LEAKY_RELU};
+    o->boundary = draw_boundary(p, rng, l->kind == TRANSPOSED || s->dim[2] < 2 || s->dim[3] < 2);
+    o->pad = o->boundary.edge && l->kind == CONV ? 1 : o->pad;
     if (l->kind == CONV && one_in(rng, 4) && p->mesh.channel < 2)
         o->groups = o->out = o->in;
     note(p, l->kind == CONV ? "conv" : "transposed", o->kernel, o->stride, o->dilation);
@@ -89,6 +103,8 @@ static inline bool draw_pool(plan *p, part *l, test_rng *rng, wf_shape *s)
 {
     l->pool = (wf_pool_opts){
         .kernel = test_int(rng, 2, 3), .stride = test_int(rng, 1, 2), .pad = one_in(rng, 3), .dilation = 1};
+    if (l->pool.pad > 0)
+        l->pool.boundary = draw_boundary(p, rng, s->dim[2] < 2 || s->dim[3] < 2);
     note(p, l->kind == MAX_POOL ? "max" : "avg", l->pool.kernel, l->pool.stride, l->pool.pad);
     for (int d = 2; d < 4; d++)
         s->dim[d] = outputs(s->dim[d], l->pool.kernel, l->pool.stride, l->pool.pad, 1);
@@ -99,6 +115,7 @@ static inline bool draw_pool(plan *p, part *l, test_rng *rng, wf_shape *s)
 static inline bool draw_linked(plan *p, part *l, test_rng *rng, const wf_shape *s)
 {
     l->conv = (wf_conv_opts){.in = s->dim[1], .out = s->dim[1], .kernel = 3, .pad = 1, .act = WF_ACT_LEAKY_RELU};
+    l->conv.boundary = draw_boundary(p, rng, s->dim[2] < 3 || s->dim[3] < 3);
     l->costs = wishes(p, HAS_MEASURED) ? COSTS_MEASURED : (costs)test_int(rng, 0, COSTS - 1);
     if (l->costs == COSTS_MEASURED && pairs_has(p->barred, HAS_MEASURED))
         l->costs = COSTS_GIVEN;
@@ -145,6 +162,8 @@ static inline bool draw_kind(plan *p, part *l, test_rng *rng, wf_shape *s)
         return true;
     case UPSAMPLE:
         l->upsample = (wf_upsample_opts){.mode = one_in(rng, 2) ? WF_UPSAMPLE_LINEAR : WF_UPSAMPLE_NEAREST};
+        if (l->upsample.mode == WF_UPSAMPLE_LINEAR)
+            l->upsample.boundary = draw_boundary(p, rng, s->dim[2] < 2 || s->dim[3] < 2);
         note(p, "upsample", l->upsample.mode, 0, 0);
         s->dim[2] *= 2;
         s->dim[3] *= 2;

@@ -67,6 +67,7 @@ typedef enum feature {
     HAS_GROUPS,
     HAS_STRIDE,
     HAS_DILATION,
+    HAS_BOUNDARY,
     HAS_SEGMENT,
     HAS_HEAD,
     HAS_LATE,
@@ -119,6 +120,7 @@ static const char *const feature_names[FEATURES] = {
     "groups",
     "strides",
     "dilation",
+    "a boundary",
     "wf_recompute",
     "a global pool",
     "a layer that joins late",
@@ -223,7 +225,9 @@ static inline uint64_t features_of_layers(const plan *p)
         set |= pairs_bit(HAS_CONV + (int)l->kind) |
                bit_if(l->kind == LINKED && l->costs == COSTS_MEASURED, HAS_MEASURED) |
                bit_if(conv && l->conv.groups > 1, HAS_GROUPS) | bit_if(conv && l->conv.stride > 1, HAS_STRIDE) |
-               bit_if(conv && l->conv.dilation > 1, HAS_DILATION) | bit_if(l->segment, HAS_SEGMENT);
+               bit_if(conv && l->conv.dilation > 1, HAS_DILATION) |
+               bit_if(l->conv.boundary.edge || l->pool.boundary.edge || l->upsample.boundary.edge, HAS_BOUNDARY) |
+               bit_if(l->segment, HAS_SEGMENT);
     }
     return set;
 }
