@@ -399,7 +399,7 @@ void wf_background_end(wf_comm *comm)
     (void)run_queue(b, true);
     b->status = WF_OK;
     if (wf_native_join_sums(comm) != WF_OK)
-        wf_log(WF_LOG_ERROR, "%s", wf_error_message());
+        wf_log_write(WF_LOG_ERROR, "%s", wf_error_message());
 }
 
 void wf_background_count_copied(wf_comm *comm, size_t bytes)
@@ -458,5 +458,5 @@ void wf_background_close(wf_comm *comm)
         abandon(comm->shared->background, comm);
     comm->async = NULL;
     if (wf_comm_close(async) != WF_OK)
-        wf_log(WF_LOG_ERROR, "%s", wf_error_message());
+        wf_log_write(WF_LOG_ERROR, "%s", wf_error_message());
 }

@@ -138,7 +138,7 @@ static wf_status set_up(wf_comm *comm, const void *mpi_comm, const char *name, w
     wf_ctx_announce(comm->shared->ctx);
     WF_TRY(wf_comm_settle(comm));
     if (comm->rank == 0 && (!name || !strcmp(name, "auto")))
-        wf_log(WF_LOG_INFO, "communicator: %s", wf_comm_choice(comm, text, sizeof text));
+        wf_log_write(WF_LOG_INFO, "communicator: %s", wf_comm_choice(comm, text, sizeof text));
     return WF_OK;
 }
 
@@ -179,7 +179,7 @@ static wf_comm *open_first(const void *mpi_comm, const char *name, wf_ctx_opts o
     }
     disconnect(comm);
     if (shared->ctx && wf_ctx_free(shared->ctx) != WF_OK)
-        wf_log(WF_LOG_ERROR, "the context of a communicator that failed to open stays allocated");
+        wf_log_write(WF_LOG_ERROR, "the context of a communicator that failed to open stays allocated");
     free(comm);
     free(shared);
     return wf_error_null();

@@ -108,7 +108,7 @@ static bool everybody_leaves(int code)
 static void end_now(int code, const char *why)
 {
     fflush(NULL);
-    wf_log(WF_LOG_ERROR, "rank %d: %s", wf_recorder_rank(), why);
+    wf_log_write(WF_LOG_ERROR, "rank %d: %s", wf_recorder_rank(), why);
     _exit(code ? code : WF_WATCHDOG_EXIT);
 }
 

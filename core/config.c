@@ -28,7 +28,7 @@ static long number_of(const char *name, long otherwise, long least)
     const long value = strtol(text, &end, 10);
     if (errno == 0 && *end == '\0' && value >= least)
         return value;
-    wf_log(WF_LOG_WARN, "%s is \"%s\", should be a whole number of at least %ld; taking %ld", name, text, least,
+    wf_log_write(WF_LOG_WARN, "%s is \"%s\", should be a whole number of at least %ld; taking %ld", name, text, least,
            otherwise);
     return otherwise;
 }
@@ -39,7 +39,7 @@ static int level_of(const char *text)
     for (int i = 0; i < 4; i++)
         if (strcmp(text, names[i]) == 0)
             return i;
-    wf_log(WF_LOG_WARN, "WEFT_LOG is \"%s\", should be error, warn, info or debug; taking info", text);
+    wf_log_write(WF_LOG_WARN, "WEFT_LOG is \"%s\", should be error, warn, info or debug; taking info", text);
     return WF_LOG_INFO;
 }
 

@@ -32,7 +32,7 @@ static const wf_kernels *gpu_or_host(bool asked, char why[WF_CTX_NOTICE])
     if (built && (asked || wf_cuda_found()))
         snprintf(why, WF_CTX_NOTICE, "%s; computing on the CPU", wf_error_message());
     else if (built)
-        wf_log(WF_LOG_DEBUG, "%s; computing on the CPU", wf_error_message());
+        wf_log_write(WF_LOG_DEBUG, "%s; computing on the CPU", wf_error_message());
     wf_error_clear();
     return wf_kernels_cpu();
 }
@@ -94,7 +94,7 @@ wf_ctx *wf_ctx_make(wf_ctx_opts opts)
 void wf_ctx_announce(const wf_ctx *ctx)
 {
     if (ctx && ctx->notice[0])
-        wf_log(WF_LOG_INFO, "%s", ctx->notice);
+        wf_log_write(WF_LOG_INFO, "%s", ctx->notice);
 }
 
 wf_ctx *wf_ctx_new(wf_ctx_opts opts)
@@ -166,7 +166,7 @@ wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute)
     WF_TRY(check_compute(ctx->dtype, compute));
     ctx->compute = compute;
     if (ctx->k->multiplies && !ctx->k->multiplies(compute))
-        wf_log(WF_LOG_INFO, "this processor has no instructions for %s products: computing in %s is slower than in f32",
+        wf_log_write(WF_LOG_INFO, "this processor has no instructions for %s products: computing in %s is slower than in f32",
                wf_dtype_name(compute), wf_dtype_name(compute));
     return WF_OK;
 }

@@ -24,39 +24,11 @@
 #ifndef WF_CORE_KERNELS_AUTHOR_H
 #define WF_CORE_KERNELS_AUTHOR_H
 
-#include "core/act.h"
+#include "core/act_author.h"
 #include "core/context.h"
+#include "core/fold_author.h"
 #include "core/random_author.h"
 #include "core/status_author.h"
-
-/* A filling's own copy of a parameter (a blocked filter, a bf16 copy), valid while `version` is the array's version.
- * The form itself comes from wf_malloc, its data from the pool; wf_packed_free frees both. */
-typedef struct wf_packed_form {
-    struct wf_packed_form *next;
-    uint64_t key; /* chosen by the filling: identifies the form */
-    uint64_t version;
-    size_t bytes;
-    void *data; /* from the context's pool */
-} wf_packed_form;
-
-/* A dense array in device memory. */
-typedef struct wf_array {
-    void *data; /* NULL where the count is 0 */
-    wf_dtype dtype;
-    wf_order order;
-    wf_shape shape;
-    uint64_t version;       /* of the contents; only meaningful with forms */
-    wf_packed_form **forms; /* where a filling may keep packed copies; NULL: nowhere */
-} wf_array;
-
-/* A strided array, for `copy`. dim and stride are in any order, strides in elements; those of what is read may be 0 or
- * negative: an element that is repeated, or a dimension that is read backwards from `data` on. */
-typedef struct wf_strided {
-    void *data;
-    wf_dtype dtype;
-    int rank;
-    int64_t dim[WF_MAX_RANK], stride[WF_MAX_RANK];
-} wf_strided;
 
 /* What follows a convolution or normalisation in the same pass: y = act(v + noise * n), n standard normal. act is
  * WF_ACT_NONE, WF_ACT_RELU or WF_ACT_LEAKY_RELU (0 < slope): their derivative is known from the sign of y. */
@@ -104,19 +76,6 @@ typedef enum wf_binary {
     WF_BINARY_LINEAR = 0, /* y = alpha a + beta b */
     WF_BINARY_MUL,        /* y = alpha a b */
 } wf_binary;
-
-/* What a fold makes of its inputs a, b and c, element by element. */
-typedef enum wf_fold_op {
-    WF_FOLD_LINEAR = 0,  /* alpha a + beta b; b NULL: alpha a */
-    WF_FOLD_MUL,         /* alpha a b */
-    WF_FOLD_DIV,         /* alpha a / b */
-    WF_FOLD_MULDIV,      /* alpha a b / c */
-    WF_FOLD_WHERE,       /* a where c is not 0, else b; a or b NULL: 0. c is of u8, or of a float type */
-    WF_FOLD_PRELU,       /* b a where a is below 0, else a */
-    WF_FOLD_PRELU_X,     /* its derivative by x, times a: c a where b is 0 or below, else a */
-    WF_FOLD_PRELU_SLOPE, /* and by the slope: a b where b is below 0, else 0 */
-    WF_FOLD_OPS
-} wf_fold_op;
 
 typedef enum wf_loss_kind {
     WF_LOSS_BCE_LOGITS = 0, /* max(x,0) - x t + log(1 + exp(-|x|)) */
@@ -285,17 +244,6 @@ typedef struct wf_binary_args {
     const wf_array *a, *b, *y;
     bool accumulate;
 } wf_binary_args;
-
-/* All strided arrays have one rank and the same dims: those of the whole. A stride of 0 in an input repeats it along
- * that dimension, one in y folds the dimension: its elements are summed. Other strides of y reach every element of y
- * once. Strides are not negative. a, b and y are of one float type; y may be wide. */
-typedef struct wf_fold_args {
-    wf_fold_op op;
-    double alpha, beta;
-    const wf_strided *a, *b, *c; /* NULL: absent */
-    const wf_strided *y;
-    bool accumulate;
-} wf_fold_args;
 
 typedef struct wf_loss_args {
     wf_loss_kind kind;
@@ -539,8 +487,8 @@ typedef struct wf_kernels {
      * may be dy (in place). */
     wf_group_norm_fn *group_norm_backward;
 
-    /* Elementwise. backward: dx from dy and from x or y (one may be NULL where the other suffices: y for relu, leaky
-     * relu, elu, sigmoid, tanh; x for gelu, softplus). In place allowed for both. */
+    /* Elementwise. backward: dx from dy and from x or y; the other one, by wf_act_by_x, may be NULL. In place allowed
+     * for both. */
     wf_act_fn *act_forward, *act_backward;
     /* b NULL: taken as absent (LINEAR gives alpha a). In place (y == a) allowed. */
     wf_binary_fn *binary;
@@ -606,17 +554,11 @@ const wf_kernels *wf_kernels_cuda(void);
 /* Returns true if the machine has a GPU and a driver, even if the GPU cannot be used. */
 bool wf_cuda_found(void);
 
-/* Helpers on arrays. */
-int64_t wf_array_count(const wf_array *a);
-/* Samples N, channels C and pixels (product of dimensions 2 and up) of a rank 2 to 5 array; any pointer may be NULL. */
-void wf_array_ncp(const wf_array *a, int64_t *n, int64_t *c, int64_t *pixels);
 /* Which inputs output o of the whole reads along dimension d: (1 - weight) x[at[0]] + weight x[at[1]]. */
 typedef struct wf_resample_tap {
     int64_t at[2];
     double weight;
 } wf_resample_tap;
 wf_resample_tap wf_resample_taps(const wf_resample_geom *geom, int d, int64_t o);
-/* The strided view of a dense array, dimensions in logical order. */
-wf_strided wf_array_strided(const wf_array *a);
 
 #endif

@@ -13,7 +13,7 @@ void wf_log_set_level(wf_log_level level)
     level_set = (int)level;
 }
 
-void wf_log(wf_log_level level, const char *format, ...)
+void wf_log_write(wf_log_level level, const char *format, ...)
 {
     /* While the configuration is being read (a warning about a variable), everything is shown. */
     static int depth;

@@ -17,7 +17,7 @@ typedef enum wf_log_level {
 
 /* Prints "weft: ..." if the level is enabled by WEFT_LOG (error, warn, info, debug; default info). Ranks other than
  * 0 print no info lines once a communicator is open. */
-void wf_log(wf_log_level level, const char *format, ...) WF_PRINTF(2, 3);
+void wf_log_write(wf_log_level level, const char *format, ...) WF_PRINTF(2, 3);
 void wf_log_set_level(wf_log_level level);
 
 #ifdef __cplusplus

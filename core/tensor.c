@@ -64,7 +64,7 @@ static wf_status new_storage(wf_ctx *ctx, size_t bytes, void *borrowed, bool ste
 static void release_borrowed(const wf_storage *s)
 {
     if (!s->ctx->k->host && s->ctx->k->stream_finish(s->ctx, NULL) != WF_OK)
-        wf_log(WF_LOG_WARN, "memory of the program is released before its work is known to be done: %s",
+        wf_log_write(WF_LOG_WARN, "memory of the program is released before its work is known to be done: %s",
                wf_error_message());
     s->release(s->user);
 }

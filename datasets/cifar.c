@@ -39,7 +39,7 @@ typedef struct cifar {
     wf_rows rows;
     const collection *c;
     char *dir;
-    wf_split split;
+    wf_dataset_split split;
 } cifar;
 
 /* The archives unpack into a folder of their own, which people either name or enter. Both are accepted. */
@@ -149,7 +149,7 @@ static const wf_dataset_kind cifar_kind = {
     .free = cifar_free,
 };
 
-static wf_dataset *cifar_new(wf_ctx *ctx, const collection *c, const char *dir, wf_split split)
+static wf_dataset *cifar_new(wf_ctx *ctx, const collection *c, const char *dir, wf_dataset_split split)
 {
     if (!ctx)
         return NULL;
@@ -167,13 +167,13 @@ static wf_dataset *cifar_new(wf_ctx *ctx, const collection *c, const char *dir, 
     return dataset;
 }
 
-wf_dataset *wf_cifar10(wf_ctx *ctx, const char *dir, wf_split split)
+wf_dataset *wf_cifar10(wf_ctx *ctx, const char *dir, wf_dataset_split split)
 {
     WF_NEED_NULL(ctx);
     return cifar_new(ctx, &cifar10, dir, split);
 }
 
-wf_dataset *wf_cifar100(wf_ctx *ctx, const char *dir, wf_split split)
+wf_dataset *wf_cifar100(wf_ctx *ctx, const char *dir, wf_dataset_split split)
 {
     WF_NEED_NULL(ctx);
     return cifar_new(ctx, &cifar100, dir, split);

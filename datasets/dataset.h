@@ -14,10 +14,10 @@ extern "C" {
 
 typedef struct wf_dataset wf_dataset;
 
-typedef enum wf_split {
+typedef enum wf_dataset_split {
     WF_TRAIN_SET = 0,
     WF_TEST_SET,
-} wf_split;
+} wf_dataset_split;
 
 typedef struct wf_dataset_info {
     int64_t count;   /* samples held here */

@@ -12,7 +12,7 @@ static const char debian_folder[] = "/usr/share/datasets/fashion-mnist";
 typedef struct mnist {
     wf_rows rows;
     char *dir; /* NULL: look in the usual places */
-    wf_split split;
+    wf_dataset_split split;
 } mnist;
 
 static const char *const images_name[] = {"train-images-idx3-ubyte", "t10k-images-idx3-ubyte"};
@@ -32,7 +32,8 @@ static wf_status locate(const char *dir, const char *name, char path[WF_PATH_MAX
     return WF_OK;
 }
 
-static wf_status locate_both(const char *dir, wf_split split, char images[WF_PATH_MAX], char labels[WF_PATH_MAX])
+static wf_status locate_both(const char *dir, wf_dataset_split split, char images[WF_PATH_MAX],
+                             char labels[WF_PATH_MAX])
 {
     bool found;
     WF_CHECK(wf_path_is_folder(dir), WF_ERR_IO, "%s: there is no such folder", dir);
@@ -44,7 +45,7 @@ static wf_status locate_both(const char *dir, wf_split split, char images[WF_PAT
 }
 
 /* WEFT_DATA is used alone where it is set: falling back to another folder would train on other data without a word. */
-static wf_status usual_folder(wf_split split, char dir[WF_PATH_MAX])
+static wf_status usual_folder(wf_dataset_split split, char dir[WF_PATH_MAX])
 {
     const char *data = wf_config_get()->data;
     char path[WF_PATH_MAX];
@@ -90,7 +91,7 @@ static const wf_dataset_kind mnist_kind = {
     .free = mnist_free,
 };
 
-wf_dataset *wf_mnist(wf_ctx *ctx, const char *dir, wf_split split)
+wf_dataset *wf_mnist(wf_ctx *ctx, const char *dir, wf_dataset_split split)
 {
     WF_NEED_NULL(ctx);
     WF_CHECK_NULL(split == WF_TRAIN_SET || split == WF_TEST_SET, WF_ERR_ARGUMENT, "mnist: %d is no split", (int)split);

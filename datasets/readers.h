@@ -18,12 +18,12 @@ wf_dataset *wf_idx(wf_ctx *ctx, const char *images_path, const char *labels_path
 /* MNIST or Fashion-MNIST, u8 [1,28,28], 10 classes, by the standard names (train-images-idx3-ubyte, with or without
  * .gz). dir NULL: $WEFT_DATA or $WEFT_DATA/fashion-mnist; where that is not set, Debian's
  * /usr/share/datasets/fashion-mnist. */
-wf_dataset *wf_mnist(wf_ctx *ctx, const char *dir, wf_split split);
+wf_dataset *wf_mnist(wf_ctx *ctx, const char *dir, wf_dataset_split split);
 
 /* CIFAR's binary files, u8 [3,32,32], in dir or in dir/cifar-10-batches-bin (cifar-100-binary). dir NULL: $WEFT_DATA.
  * CIFAR-100 gives the fine labels. */
-wf_dataset *wf_cifar10(wf_ctx *ctx, const char *dir, wf_split split);
-wf_dataset *wf_cifar100(wf_ctx *ctx, const char *dir, wf_split split);
+wf_dataset *wf_cifar10(wf_ctx *ctx, const char *dir, wf_dataset_split split);
+wf_dataset *wf_cifar100(wf_ctx *ctx, const char *dir, wf_dataset_split split);
 
 typedef struct wf_image_folder_opts {
     int64_t height, width; /* pixels; every image is resized to them; default: those of the first image */

@@ -42,7 +42,7 @@ static bool is_hdf5(const char *dir)
     return length > 3 && strcmp(dir + length - 3, ".h5") == 0;
 }
 
-static wf_dataset *choose(wf_comm *comm, const char *dir, const char *home, wf_split split, bool labels)
+static wf_dataset *choose(wf_comm *comm, const char *dir, const char *home, wf_dataset_split split, bool labels)
 {
     wf_ctx *ctx = wf_comm_ctx(comm);
     const char *what = "CIFAR-10", *from = dir ? dir : home;
@@ -93,7 +93,7 @@ static void check_labels(wf_comm *comm, const char *dir, wf_dataset *images)
     example_agree(comm, *complaint ? complaint : NULL);
 }
 
-wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_split split, bool labels)
+wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_dataset_split split, bool labels)
 {
     const char *home = dir ? NULL : usual_folder(comm);
     const bool each = is_hdf5(dir);

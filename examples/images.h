@@ -9,6 +9,6 @@
  * below WEFT_DATA, and where that is not set, Debian's Fashion-MNIST. Rank 0 opens it and says what it is; each place
  * along the mesh's data axis gets its part as [3,32,32]. With `labels`, of which there may be 10 kinds, images without
  * are an error. Ends the program, with one line, if it fails. Collective over `comm`, which is the whole mesh. */
-wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_split split, bool labels);
+wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_dataset_split split, bool labels);
 
 #endif

@@ -43,7 +43,7 @@ static settings read_settings(int argc, char **argv)
     return s;
 }
 
-static wf_iter *open_images(wf_comm *comm, const settings *s, wf_split split)
+static wf_iter *open_images(wf_comm *comm, const settings *s, wf_dataset_split split)
 {
     wf_dataset *files = wf_mnist(wf_comm_ctx(comm), s->data, split);
     wf_dataset *images = wf_scatter_dataset(comm, files, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET});

@@ -69,7 +69,7 @@ static wf_layer *model_new(wf_ctx *ctx, int64_t width)
                                    wf_linear(ctx, (wf_linear_opts){.in = width, .out = 10, .replicate = true})));
 }
 
-static wf_iter *open_images(const training *t, wf_ctx *ctx, const settings *s, wf_split split)
+static wf_iter *open_images(const training *t, wf_ctx *ctx, const settings *s, wf_dataset_split split)
 {
     wf_dataset *files = wf_mnist(ctx, s->data, split);
     wf_dataset *part = wf_mesh_scatter_dataset(t->mesh, files, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET});

@@ -68,7 +68,7 @@ static void read_settings(int argc, char **argv, settings *s)
     example_options(argc, argv, "Trains VGG-16 on images of 32x32 pixels, on all ranks of mpirun together.", table);
 }
 
-static wf_iter *open_images(wf_comm *comm, const settings *s, wf_split split)
+static wf_iter *open_images(wf_comm *comm, const settings *s, wf_dataset_split split)
 {
     const char *data = split == WF_TEST_SET && s->test ? s->test : s->data;
     wf_dataset *images = images_open(comm, s->how.mesh, data, split, true);

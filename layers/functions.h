@@ -25,9 +25,20 @@ wf_var *wf_elu(wf_var *x, double alpha);        /* x, or alpha (exp(x) - 1) wher
 wf_var *wf_gelu(wf_var *x);                     /* x Phi(x), exact */
 wf_var *wf_sigmoid(wf_var *x);
 wf_var *wf_tanh(wf_var *x);
-wf_var *wf_softplus(wf_var *x); /* log(1 + exp(x)) */
+wf_var *wf_softplus(wf_var *x);   /* log(1 + exp(x)) */
+wf_var *wf_silu(wf_var *x);       /* x sigmoid(x) */
+wf_var *wf_gelu_tanh(wf_var *x);  /* GELU by tanh, within 0.001 of the exact one */
+wf_var *wf_hard_swish(wf_var *x); /* x min(max(x + 3, 0), 6) / 6 */
+wf_var *wf_selu(wf_var *x);       /* 1.0507 x, or 1.7581 (exp(x) - 1) where x < 0 */
+/* Functions of one number. Where one is not defined (the logarithm of a negative number) it is NaN. */
+wf_var *wf_exp(wf_var *x);
+wf_var *wf_log(wf_var *x); /* natural */
+wf_var *wf_sqrt(wf_var *x);
+wf_var *wf_abs(wf_var *x);                        /* derivative 0 at 0 */
+wf_var *wf_pow(wf_var *x, double exponent);       /* x^exponent; derivative 0 for exponent 0 */
+wf_var *wf_clip(wf_var *x, double lo, double hi); /* min(max(x, lo), hi); derivative 1 within [lo, hi], else 0 */
 /* Any of these by name, after adding `noise` times standard normal numbers (in training; 0: none). `slope` is that of
- * leaky ReLU or the alpha of ELU. */
+ * leaky ReLU, the alpha of ELU, or the exponent of pow. */
 wf_var *wf_activate(wf_var *x, wf_act act, double slope, double noise);
 
 /* Over dimension 1 of rank 2 to 5; the output is channels-last from rank 3 on. */

@@ -19,6 +19,7 @@
 #include "layers/parallelize.h"
 #include "layers/pipeline.h"
 #include "layers/pool.h"
+#include "layers/prelu.h"
 #include "layers/recompute.h"
 #include "layers/redistribute.h"
 #include "layers/save.h"

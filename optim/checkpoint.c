@@ -321,7 +321,7 @@ static wf_status save_and_leave(wf_checkpoint *c, int64_t step)
     if (before != WF_OK && wf_comm_alive(c->comm) != WF_OK)
         return before;
     if (before != WF_OK && c->rank == 0)
-        wf_log(WF_LOG_WARN, "the save before the last one failed: %s", wf_error_message());
+        wf_log_write(WF_LOG_WARN, "the save before the last one failed: %s", wf_error_message());
     wf_error_clear();
     wf_status status = wf_checkpoint_save(c, step);
     if (status == WF_OK)

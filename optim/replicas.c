@@ -322,7 +322,7 @@ wf_status wf_replicas_equal(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim,
     WF_TRY(find_difference(mesh, comm, optim, text));
     *equal = !*text;
     if (!*equal && wf_comm_rank(comm) == 0)
-        wf_log(
+        wf_log_write(
             WF_LOG_WARN,
             "the model has changed, and the values of the ranks differ: %s. All take rank %s's values, and this step "
             "updates nothing",

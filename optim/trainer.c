@@ -307,7 +307,7 @@ static wf_status save(wf_trainer *t)
         return WF_OK;
     }
     if (t->first)
-        wf_log(WF_LOG_WARN, "iteration %lld is not saved: %s", (long long)t->iteration, wf_error_message());
+        wf_log_write(WF_LOG_WARN, "iteration %lld is not saved: %s", (long long)t->iteration, wf_error_message());
     wf_error_clear();
     return WF_OK;
 }

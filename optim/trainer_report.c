@@ -88,7 +88,7 @@ static wf_status continue_log(wf_trainer *t)
     const int64_t bytes = ftello(t->log);
     const int64_t end = end_of_lines(t->log, bytes < t->log_bytes ? bytes : t->log_bytes);
     if (end < t->log_bytes)
-        wf_log(WF_LOG_WARN,
+        wf_log_write(WF_LOG_WARN,
                "%s: had %" PRId64 " bytes at the checkpoint, and %" PRId64
                " in whole lines are left: it continues there",
                t->log_path, t->log_bytes, end);
@@ -191,7 +191,7 @@ wf_status wf_trainer_warn(const wf_trainer *t, wf_status status, const char *wha
     if (status != WF_ERR_IO || wf_comm_alive(t->comm) != WF_OK)
         return status;
     if (t->first)
-        wf_log(WF_LOG_WARN, "iteration %" PRId64 ": %s: %s", t->iteration, what, wf_error_message());
+        wf_log_write(WF_LOG_WARN, "iteration %" PRId64 ": %s: %s", t->iteration, what, wf_error_message());
     wf_error_clear();
     return WF_OK;
 }

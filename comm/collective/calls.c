@@ -16,7 +16,7 @@ wf_status wf_coll_share(wf_comm *comm)
     WF_TRY(wf_engine_share(comm, why));
     comm->traffic = before; /* setting up is no traffic of the program */
     if (!wf_engine_shares(comm) && comm->rank == 0)
-        wf_log(WF_LOG_WARN, "no memory is shared, sums go by messages: %.300s", why);
+        wf_log_write(WF_LOG_WARN, "no memory is shared, sums go by messages: %.300s", why);
     return WF_OK;
 }
 

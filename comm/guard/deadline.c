@@ -71,7 +71,7 @@ static bool is_excused(const wf_comm *comm, wf_deadline *deadline)
     const int64_t until = wf_control_busy_until_ns(comm, &what);
     if (until <= deadline->start_ns)
         return false;
-    wf_log(WF_LOG_INFO, "rank %s waits for %s", WF_RANK(comm, comm->rank), what);
+    wf_log_write(WF_LOG_INFO, "rank %s waits for %s", WF_RANK(comm, comm->rank), what);
     deadline->start_ns = until;
     return true;
 }
@@ -117,7 +117,7 @@ static bool is_working(const wf_comm *comm, wf_deadline *deadline, int peer, int
         return false;
     if (now - deadline->said_ns > SAY_NS) {
         deadline->said_ns = now;
-        wf_log(WF_LOG_INFO, "rank %s waits for rank %s, which works, for %lld s in %s", WF_RANK(comm, comm->rank),
+        wf_log_write(WF_LOG_INFO, "rank %s waits for rank %s, which works, for %lld s in %s", WF_RANK(comm, comm->rank),
                WF_RANK(comm, peer), (long long)(waited / 1000000000), wf_call_record_text(&comm->call.record, call));
     }
     return true;

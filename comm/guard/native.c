@@ -120,7 +120,7 @@ void wf_native_close(wf_comm *comm)
     const char *before = wf_watch_swap("wait for a GPU");
     const wf_status status = comm->death.status ? WF_OK : wait_done(comm);
     if (status != WF_OK)
-        wf_log(WF_LOG_ERROR, "a communicator closes with calls on their way: %s", wf_error_message());
+        wf_log_write(WF_LOG_ERROR, "a communicator closes with calls on their way: %s", wf_error_message());
     if (comm->death.status || status != WF_OK)
         wf_transport_native.give_up(comm);
     wf_transport_native.close(comm);

@@ -43,7 +43,7 @@ static wf_status map_devices(wf_comm *comm, wf_pairs *pairs)
     }
     snprintf(pairs->why, sizeof pairs->why, "%.150s", why);
     if (comm->rank == 0)
-        wf_log(WF_LOG_DEBUG, "exchanges inside a node go through host memory: %s", why);
+        wf_log_write(WF_LOG_DEBUG, "exchanges inside a node go through host memory: %s", why);
     free(b);
     pairs->ipc = NULL;
     return WF_OK;
@@ -63,7 +63,7 @@ static wf_status share_pair_rings(wf_comm *comm)
         return WF_OK;
     snprintf(pairs->why, sizeof pairs->why, "%.150s", why);
     if (comm->rank == 0)
-        wf_log(WF_LOG_WARN, "exchanges inside a node go by messages: %s", why);
+        wf_log_write(WF_LOG_WARN, "exchanges inside a node go by messages: %s", why);
     return WF_OK;
 }
 

@@ -71,7 +71,7 @@ static void lock_folder(void)
         close(life);
     life = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (life >= 0 && flock(life, LOCK_SH) != 0)
-        wf_log(WF_LOG_WARN,
+        wf_log_write(WF_LOG_WARN,
                "the flight recorder in %s cannot be locked (%s): after a day another program may remove it", folder,
                strerror(errno));
 }
@@ -170,7 +170,7 @@ void wf_recorder_open(void)
     gethostname(host, sizeof host - 1);
     trace = map_somewhere(host);
     if (!trace) {
-        wf_log(WF_LOG_WARN, "the flight recorder keeps no file in %s: %s", folder, strerror(errno));
+        wf_log_write(WF_LOG_WARN, "the flight recorder keeps no file in %s: %s", folder, strerror(errno));
         trace = &own;
         path[0] = '\0';
     }

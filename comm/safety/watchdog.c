@@ -137,7 +137,7 @@ void wf_watchdog_start(void)
     const int failed = pthread_create(&thread, NULL, watch, NULL);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (failed)
-        wf_log(WF_LOG_WARN, "no watchdog: %s", strerror(failed));
+        wf_log_write(WF_LOG_WARN, "no watchdog: %s", strerror(failed));
     else
         pthread_detach(thread);
 }

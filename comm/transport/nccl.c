@@ -266,7 +266,7 @@ static void abort_marked(nccl_streams *s, const wf_comm *dead)
     }
     const ncclResult_t code = ncclGroupEnd();
     if (code != ncclSuccess)
-        wf_log(WF_LOG_ERROR, "NCCL does not end what waits on the GPU: %s", ncclGetErrorString(code));
+        wf_log_write(WF_LOG_ERROR, "NCCL does not end what waits on the GPU: %s", ncclGetErrorString(code));
     wf_watch_swap(before);
 }
 
@@ -296,7 +296,7 @@ static void give_up(wf_comm *comm)
     if (!wf_ctx_capturing(s->ctx))
         (void)abort_now(s);
     else if (wf_ctx_after_capture(s->ctx, abort_now, s) != WF_OK)
-        wf_log(WF_LOG_ERROR, "NCCL is not ended: %s", wf_error_message());
+        wf_log_write(WF_LOG_ERROR, "NCCL is not ended: %s", wf_error_message());
 }
 
 /* Communicators that are still open when the first one closes cannot call any more. */

@@ -221,7 +221,7 @@ wf_captured *wf_capture(wf_ctx *ctx, wf_status (*step)(void *arg), void *arg)
     ctx->captured_list = c;
     wf_live_add(ctx, WF_LIVE_CAPTURED, 1);
     if (!ctx->k->capture_begin)
-        wf_log(WF_LOG_INFO, "device \"%s\" captures no steps: they run as they are", ctx->k->name);
+        wf_log_write(WF_LOG_INFO, "device \"%s\" captures no steps: they run as they are", ctx->k->name);
     return c;
 }
 
@@ -380,7 +380,7 @@ static wf_status run_step(wf_captured *c)
         return status;
     /* The first error message is kept; errors that follow from it are not reported. */
     if (call_all(&c->after) != WF_OK)
-        wf_log(WF_LOG_WARN, "after a capture was given up: %s", wf_error_message());
+        wf_log_write(WF_LOG_WARN, "after a capture was given up: %s", wf_error_message());
     undo_counts(c);
     forget_capture(c);
     return status;

@@ -3,6 +3,8 @@
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
 
+#include <math.h>
+
 static float relu(float x, float slope)
 {
     return x < 0.0F ? slope * x : x;
@@ -29,29 +31,54 @@ static float clipped(float x)
         }                                                                                                              \
     } while (0)
 
+static float hard_swish(float x)
+{
+    return x < -3.0F ? 0.0F : x > 3.0F ? x : x * (x + 3.0F) * (1.0F / 6.0F);
+}
+
+static float selu(float x)
+{
+    return x < 0.0F ? (float)WF_SELU_ALPHA * vm_expm1(x) : (float)WF_SELU_SCALE * x;
+}
+
+/* powf is no loop of vectors: exponents that are often used have forms of their own. */
+#define POWERS(LOOP, p, factor)                                                                                        \
+    do {                                                                                                               \
+        if ((p) == 1.0F)                                                                                               \
+            LOOP((factor)*v);                                                                                          \
+        else if ((p) == 2.0F)                                                                                          \
+            LOOP((factor)*v *v);                                                                                       \
+        else if ((p) == -1.0F)                                                                                         \
+            LOOP((factor) / v);                                                                                        \
+        else                                                                                                           \
+            LOOP((factor)*powf(v, p));                                                                                 \
+    } while (0)
+
+#define CASE(act, value)                                                                                               \
+    case act:                                                                                                          \
+        EACH(value);                                                                                                   \
+        break;
+
 WF_CPU_INLINE void forward(bool bf16, wf_act act, float slope, int64_t n, const void *x, void *y)
 {
     switch (act) {
-    case WF_ACT_RELU:
-        EACH(clipped(v));
-        break;
-    case WF_ACT_LEAKY_RELU:
-        EACH(relu(v, slope));
-        break;
-    case WF_ACT_ELU:
-        EACH(elu(v, slope));
-        break;
-    case WF_ACT_GELU:
-        EACH(vm_gelu(v));
-        break;
-    case WF_ACT_SIGMOID:
-        EACH(vm_sigmoid(v));
-        break;
-    case WF_ACT_TANH:
-        EACH(vm_tanh(v));
-        break;
-    case WF_ACT_SOFTPLUS:
-        EACH(vm_softplus(v));
+        CASE(WF_ACT_RELU, clipped(v))
+        CASE(WF_ACT_LEAKY_RELU, relu(v, slope))
+        CASE(WF_ACT_ELU, elu(v, slope))
+        CASE(WF_ACT_GELU, vm_gelu(v))
+        CASE(WF_ACT_SIGMOID, vm_sigmoid(v))
+        CASE(WF_ACT_TANH, vm_tanh(v))
+        CASE(WF_ACT_SOFTPLUS, vm_softplus(v))
+        CASE(WF_ACT_SILU, vm_silu(v))
+        CASE(WF_ACT_GELU_TANH, vm_gelu_tanh(v))
+        CASE(WF_ACT_HARD_SWISH, hard_swish(v))
+        CASE(WF_ACT_SELU, selu(v))
+        CASE(WF_ACT_EXP, vm_exp(v))
+        CASE(WF_ACT_LOG, vm_log(v))
+        CASE(WF_ACT_SQRT, sqrtf(v))
+        CASE(WF_ACT_ABS, vm_abs(v))
+    case WF_ACT_POW:
+        POWERS(EACH, slope, 1.0F);
         break;
     case WF_ACT_NONE:
     case WF_ACTS:
@@ -104,30 +131,40 @@ wf_status wf_cpu_act_forward(wf_ctx *ctx, const wf_act_args *args)
         }                                                                                                              \
     } while (0)
 
+static float hard_swish_slope(float x)
+{
+    return x <= -3.0F ? 0.0F : x >= 3.0F ? 1.0F : (2.0F * x + 3.0F) * (1.0F / 6.0F);
+}
+
+#define CASE_BACK(act, derivative)                                                                                     \
+    case act:                                                                                                          \
+        EACH_BACK(derivative);                                                                                         \
+        break;
+
 WF_CPU_INLINE void backward(bool bf16, wf_act act, float slope, bool accumulate, int64_t n, const void *from,
                             const void *dy, void *dx)
 {
     switch (act) {
-    case WF_ACT_RELU:
-        EACH_BACK(v <= 0.0F ? 0.0F : 1.0F);
-        break;
-    case WF_ACT_LEAKY_RELU:
-        EACH_BACK(v <= 0.0F ? slope : 1.0F);
-        break;
-    case WF_ACT_ELU:
-        EACH_BACK(v <= 0.0F ? v + slope : 1.0F);
-        break;
-    case WF_ACT_GELU:
-        EACH_BACK(vm_gelu_slope(v));
-        break;
-    case WF_ACT_SIGMOID:
-        EACH_BACK(v * (1.0F - v));
-        break;
-    case WF_ACT_TANH:
-        EACH_BACK(1.0F - v * v);
-        break;
-    case WF_ACT_SOFTPLUS:
-        EACH_BACK(vm_sigmoid(v));
+        CASE_BACK(WF_ACT_RELU, v <= 0.0F ? 0.0F : 1.0F)
+        CASE_BACK(WF_ACT_LEAKY_RELU, v <= 0.0F ? slope : 1.0F)
+        CASE_BACK(WF_ACT_ELU, v <= 0.0F ? v + slope : 1.0F)
+        CASE_BACK(WF_ACT_GELU, vm_gelu_slope(v))
+        CASE_BACK(WF_ACT_SIGMOID, v * (1.0F - v))
+        CASE_BACK(WF_ACT_TANH, 1.0F - v * v)
+        CASE_BACK(WF_ACT_SOFTPLUS, vm_sigmoid(v))
+        CASE_BACK(WF_ACT_SILU, vm_silu_slope(v))
+        CASE_BACK(WF_ACT_GELU_TANH, vm_gelu_tanh_slope(v))
+        CASE_BACK(WF_ACT_HARD_SWISH, hard_swish_slope(v))
+        CASE_BACK(WF_ACT_SELU, v <= 0.0F ? v + (float)WF_SELU_ALPHA : (float)WF_SELU_SCALE)
+        CASE_BACK(WF_ACT_EXP, v)
+        CASE_BACK(WF_ACT_LOG, 1.0F / v)
+        CASE_BACK(WF_ACT_SQRT, 0.5F / v)
+        CASE_BACK(WF_ACT_ABS, v > 0.0F ? 1.0F : v < 0.0F ? -1.0F : v)
+    case WF_ACT_POW:
+        if (slope == 0.0F || slope == 1.0F)
+            EACH_BACK(((void)v, slope));
+        else
+            POWERS(EACH_BACK, slope - 1.0F, slope);
         break;
     case WF_ACT_NONE:
     case WF_ACTS:
@@ -162,7 +199,7 @@ static void backward_all(const wf_ctx *ctx, wf_act act, float slope, bool accumu
 
 wf_status wf_cpu_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
-    const bool by_x = args->act == WF_ACT_GELU || args->act == WF_ACT_SOFTPLUS;
+    const bool by_x = wf_act_by_x(args->act);
     const wf_array *const from = by_x ? args->x : args->y;
     /* f64 is for proofs alone, so it goes to the oracle; so does everything that no fast loop takes. */
     if (!wf_cpu_is_float(from) || !wf_cpu_is_float(args->dx) || !wf_cpu_is_float(args->dy))

@@ -35,7 +35,7 @@ static int64_t largest_step(const walk *w, int d)
     return most;
 }
 
-static void exchange(walk *w, int d, int e)
+static void swap_dims(walk *w, int d, int e)
 {
     const int64_t dim = w->dim[d];
     w->dim[d] = w->dim[e];
@@ -56,12 +56,12 @@ static bool continues(const walk *w, int e, int d)
     return true;
 }
 
-static void merge(walk *w)
+static void merge_dims(walk *w)
 {
     int last = 0;
     for (int d = 1; d < w->rank; d++)
         for (int e = d; e > 0 && largest_step(w, e - 1) < largest_step(w, e); e--)
-            exchange(w, e - 1, e);
+            swap_dims(w, e - 1, e);
     for (int d = 1; d < w->rank; d++) {
         const int64_t dim = w->dim[d];
         if (continues(w, last, d))
@@ -104,7 +104,7 @@ static void count_work(walk *w)
 }
 
 /* False: an array of y without elements, or sums without terms. */
-static bool plan(walk *w, const wf_fold_args *args)
+static bool plan_walk(walk *w, const wf_fold_args *args)
 {
     const wf_strided *const y = args->y;
     *w = (walk){.op = args->op,
@@ -124,13 +124,13 @@ static bool plan(walk *w, const wf_fold_args *args)
     }
     if (w->rank == 0)
         w->dim[w->rank++] = 1;
-    merge(w);
+    merge_dims(w);
     count_work(w);
     return true;
 }
 
 /* Offsets of all operands at number i of the outer dimensions that are kept, or folded; they are added to `at`. */
-static void place(const walk *w, bool folded, int64_t i, int64_t at[OPERANDS])
+static void add_steps(const walk *w, bool folded, int64_t i, int64_t at[OPERANDS])
 {
     for (int d = w->rank - 2; d >= 0; d--) {
         if (is_folded(w, d) != folded)
@@ -160,7 +160,7 @@ static float one_float(const wf_strided *a, int64_t at)
 }
 
 /* n elements from `at` on, as floats side by side: where they are, or in `room`. */
-static const float *run_of(const walk *w, int o, int64_t at, int64_t n, float *room)
+static const float *read_run(const walk *w, int o, int64_t at, int64_t n, float *room)
 {
     const wf_strided *const a = w->of[o];
     const int64_t step = w->step[o][w->rank - 1];
@@ -190,7 +190,7 @@ static const float *run_of(const walk *w, int o, int64_t at, int64_t n, float *r
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++) out[i] = (value);                                          \
     } while (0)
 
-static void compute(const walk *w, int64_t n, const float *a, const float *b, const float *c, float *out)
+static void compute_run(const walk *w, int64_t n, const float *a, const float *b, const float *c, float *out)
 {
     const float alpha = w->alpha, beta = w->beta;
     switch (w->op) {
@@ -217,6 +217,12 @@ static void compute(const walk *w, int64_t n, const float *a, const float *b, co
         else
             EACH(c[i] != 0.0F ? 0.0F : b[i]);
         break;
+    case WF_FOLD_CLIP:
+        EACH(a[i] < alpha ? alpha : a[i] > beta ? beta : a[i]);
+        break;
+    case WF_FOLD_CLIP_X:
+        EACH(b[i] < alpha || b[i] > beta ? 0.0F : a[i]);
+        break;
     case WF_FOLD_PRELU:
         EACH(a[i] < 0.0F ? a[i] * b[i] : a[i]);
         break;
@@ -232,16 +238,16 @@ static void compute(const walk *w, int64_t n, const float *a, const float *b, co
 }
 
 /* op of n elements at these offsets; inside of the innermost dimension from element `lo` on. */
-static void chunk(const walk *w, const int64_t at[OPERANDS], int64_t lo, int64_t n, float *out)
+static void fold_chunk(const walk *w, const int64_t at[OPERANDS], int64_t lo, int64_t n, float *out)
 {
     float room[3][WF_CPU_CHUNK];
     const float *in[3];
     for (int o = 0; o < 3; o++)
-        in[o] = run_of(w, o, at[o] + lo * w->step[o][w->rank - 1], n, room[o]);
-    compute(w, n, in[A], in[B], in[C], out);
+        in[o] = read_run(w, o, at[o] + lo * w->step[o][w->rank - 1], n, room[o]);
+    compute_run(w, n, in[A], in[B], in[C], out);
 }
 
-static double sum_of(int64_t n, const float *v)
+static double sum_run(int64_t n, const float *v)
 {
     enum { LANES = 32 };
     double lane[LANES] = {0}, total = 0;
@@ -257,7 +263,7 @@ static double sum_of(int64_t n, const float *v)
 }
 
 /* n results go to y from element `at` on. */
-static void put(const walk *w, int64_t at, int64_t n, const float *v)
+static void put_run(const walk *w, int64_t at, int64_t n, const float *v)
 {
     const wf_strided *const y = w->of[Y];
     const int64_t step = w->step[Y][w->rank - 1];
@@ -283,7 +289,7 @@ static void put(const walk *w, int64_t at, int64_t n, const float *v)
  */
 
 /* Nothing is folded. */
-static void broadcast(const wf_ctx *ctx, const walk *w)
+static void fold_nothing(const wf_ctx *ctx, const walk *w)
 {
     const int inner = w->rank - 1;
     const bool direct = w->of[Y]->dtype == WF_F32 && w->step[Y][inner] == 1 && !w->accumulate;
@@ -292,25 +298,25 @@ static void broadcast(const wf_ctx *ctx, const walk *w)
         float out[WF_CPU_CHUNK];
         int64_t at[OPERANDS] = {0};
         const int64_t lo = task % w->pieces * WF_CPU_CHUNK, n = wf_cpu_min(WF_CPU_CHUNK, w->dim[inner] - lo);
-        place(w, false, task / w->pieces, at);
+        add_steps(w, false, task / w->pieces, at);
         const int64_t to = at[Y] + lo * w->step[Y][inner];
-        chunk(w, at, lo, n, direct ? (float *)w->of[Y]->data + to : out);
+        fold_chunk(w, at, lo, n, direct ? (float *)w->of[Y]->data + to : out);
         if (!direct)
-            put(w, to, n, out);
+            put_run(w, to, n, out);
     }
 }
 
 /* The sums of lines [from, to) of the piece of row `row` that starts at lo. */
-static void sum_rows(const walk *w, int64_t row, int64_t lo, int64_t n, int64_t from, int64_t to, double *sum)
+static void sum_kept_rows(const walk *w, int64_t row, int64_t lo, int64_t n, int64_t from, int64_t to, double *sum)
 {
     float out[WF_CPU_CHUNK];
     for (int64_t i = 0; i < n; i++)
         sum[i] = 0;
     for (int64_t line = from; line < to; line++) {
         int64_t at[OPERANDS] = {0};
-        place(w, false, row, at);
-        place(w, true, line, at);
-        chunk(w, at, lo, n, out);
+        add_steps(w, false, row, at);
+        add_steps(w, true, line, at);
+        fold_chunk(w, at, lo, n, out);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             sum[i] += out[i];
@@ -326,10 +332,10 @@ static double sum_lines(const walk *w, int64_t row, int64_t from, int64_t to)
         int64_t at[OPERANDS] = {0};
         const int64_t lo = line % w->pieces * WF_CPU_CHUNK;
         const int64_t n = wf_cpu_min(WF_CPU_CHUNK, w->dim[w->rank - 1] - lo);
-        place(w, false, row, at);
-        place(w, true, line / w->pieces, at);
-        chunk(w, at, lo, n, out);
-        sum += sum_of(n, out);
+        add_steps(w, false, row, at);
+        add_steps(w, true, line / w->pieces, at);
+        fold_chunk(w, at, lo, n, out);
+        sum += sum_run(n, out);
     }
     return sum;
 }
@@ -338,14 +344,14 @@ static void put_sums(const walk *w, int64_t row, int64_t lo, int64_t n, const do
 {
     float v[WF_CPU_CHUNK];
     int64_t at[OPERANDS] = {0};
-    place(w, false, row, at);
+    add_steps(w, false, row, at);
     for (int64_t i = 0; i < n; i++)
         v[i] = (float)sum[i];
-    put(w, at[Y] + lo * w->step[Y][w->rank - 1], n, v);
+    put_run(w, at[Y] + lo * w->step[Y][w->rank - 1], n, v);
 }
 
 /* One part of the lines, for one piece of a row of y. */
-static void sum_task(const walk *w, int64_t part, int64_t task)
+static void fold_task(const walk *w, int64_t part, int64_t task)
 {
     const int64_t length = w->inner_folded ? 1 : w->dim[w->rank - 1], pieces = w->inner_folded ? 1 : w->pieces;
     const int64_t row = task / pieces, lo = task % pieces * WF_CPU_CHUNK, n = wf_cpu_min(WF_CPU_CHUNK, length - lo);
@@ -355,13 +361,13 @@ static void sum_task(const walk *w, int64_t part, int64_t task)
     if (w->inner_folded)
         *to = sum_lines(w, row, from, end);
     else
-        sum_rows(w, row, lo, n, from, end, to);
+        sum_kept_rows(w, row, lo, n, from, end, to);
     if (!w->part)
         put_sums(w, row, lo, n, sum);
 }
 
 /* Adds the parts, in order, to the first. */
-static void join(const walk *w)
+static void join_sums(const walk *w)
 {
     const int64_t length = w->inner_folded ? 1 : w->dim[w->rank - 1];
     for (int64_t p = 1; p < w->parts; p++)
@@ -372,7 +378,7 @@ static void join(const walk *w)
             put_sums(w, row, lo, wf_cpu_min(WF_CPU_CHUNK, length - lo), w->part + row * length + lo);
 }
 
-static wf_status sums(wf_ctx *ctx, walk *w)
+static wf_status fold_sums(wf_ctx *ctx, walk *w)
 {
     const int64_t tasks = w->kept * (w->inner_folded ? 1 : w->pieces);
     const size_t bytes = (size_t)(w->parts * w->count) * sizeof(double);
@@ -382,9 +388,9 @@ static wf_status sums(wf_ctx *ctx, walk *w)
     w->part = part;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w->count * w->lines)) schedule(static)
     for (int64_t i = 0; i < w->parts * tasks; i++)
-        sum_task(w, i / tasks, i % tasks);
+        fold_task(w, i / tasks, i % tasks);
     if (w->part) {
-        join(w);
+        join_sums(w);
         wf_pool_give(ctx, part, bytes);
     }
     return WF_OK;
@@ -399,11 +405,12 @@ wf_status wf_cpu_fold(wf_ctx *ctx, const wf_fold_args *args)
 {
     walk w;
     const bool mask = args->c && args->c->dtype == WF_U8;
-    if (!is_fast(args->a) || !is_fast(args->b) || !is_fast(args->y) || !(mask || is_fast(args->c)) || !plan(&w, args))
+    if (!is_fast(args->a) || !is_fast(args->b) || !is_fast(args->y) || !(mask || is_fast(args->c)) ||
+        !plan_walk(&w, args))
         return REF->fold(ctx, args);
     if (w.lines == 1 && !w.inner_folded) {
-        broadcast(ctx, &w);
+        fold_nothing(ctx, &w);
         return WF_OK;
     }
-    return sums(ctx, &w);
+    return fold_sums(ctx, &w);
 }

@@ -100,6 +100,20 @@ static inline float vm_log1p_unit(float e)
     return wf_fma(vm_atanh_core(zz) * zz, z, 2.0F * z);
 }
 
+/* x = 2^n m with m between sqrt(1/2) and sqrt(2), so that logarithms near 1 keep their digits. */
+static inline float vm_log(float x)
+{
+    const float least = 1.17549435e-38F, infinite = vm_float(0x7f800000U), none = vm_float(0x7fc00000U);
+    const float up = x < least ? x * 8388608.0F : x;
+    const int32_t n = (int32_t)(vm_bits(up) - 0x3f3504f3U) >> 23;
+    const float m = vm_float(vm_bits(up) - ((uint32_t)n << 23)), z = (m - 1.0F) / (m + 1.0F), zz = z * z;
+    const float whole = (float)n - (x < least ? 23.0F : 0.0F);
+    const float low = vm_fma(whole, 1.42860677e-6F * -1.0F, vm_fma(vm_atanh_core(zz) * zz, z, 2.0F * z));
+    const float y = vm_fma(whole, 0.693148613F, low);
+    const float edge = x == 0.0F ? -infinite : x == infinite ? infinite : none;
+    return x > 0.0F && x < infinite ? y : edge;
+}
+
 static inline float vm_sigmoid(float x)
 {
     return 1.0F / (1.0F + vm_exp(-x));
@@ -147,6 +161,31 @@ static inline float vm_gelu_slope(float x)
     float bell;
     const float cdf = vm_normal_cdf(x, &bell);
     return wf_fma(x * bell, 0.398942280F, cdf);
+}
+
+static inline float vm_silu(float x)
+{
+    return x * vm_sigmoid(x);
+}
+
+static inline float vm_silu_slope(float x)
+{
+    const float s = vm_sigmoid(x);
+    return s * (1.0F + x * (1.0F - s));
+}
+
+static inline float vm_gelu_tanh(float x)
+{
+    return 0.5F * x * (1.0F + vm_tanh(0.797884561F * vm_fma(0.044715F * x * x, x, x)));
+}
+
+/* Beyond 10 the tanh is 1 to all digits, and its inside would overflow. */
+static inline float vm_gelu_tanh_slope(float v)
+{
+    const float x = v > 10.0F ? 10.0F : v < -10.0F ? -10.0F : v;
+    const float t = vm_tanh(0.797884561F * vm_fma(0.044715F * x * x, x, x));
+    const float steep = 0.797884561F * vm_fma(0.134145F * x, x, 1.0F);
+    return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * steep;
 }
 
 #endif

@@ -16,6 +16,24 @@ template <class W> __device__ __noinline__ W act_curve(wf_act act, W slope, W x)
         return 1 / (1 + exp(-x));
     case WF_ACT_TANH:
         return tanh(x);
+    case WF_ACT_SILU:
+        return x / (1 + exp(-x));
+    case WF_ACT_GELU_TANH:
+        return (W)0.5 * x * (1 + tanh((W)WF_GELU_SCALE * (x + (W)WF_GELU_CUBE * x * x * x)));
+    case WF_ACT_HARD_SWISH:
+        return x < -3 ? 0 : x > 3 ? x : x * (x + 3) / 6;
+    case WF_ACT_SELU:
+        return x < 0 ? (W)WF_SELU_ALPHA * expm1(x) : (W)WF_SELU_SCALE * x;
+    case WF_ACT_EXP:
+        return exp(x);
+    case WF_ACT_LOG:
+        return log(x);
+    case WF_ACT_SQRT:
+        return sqrt(x);
+    case WF_ACT_POW:
+        return pow(x, slope);
+    case WF_ACT_ABS:
+        return fabs(x);
     default: /* softplus */
         return log1p(exp(-fabs(x))) + (x < 0 ? 0 : x);
     }
@@ -30,7 +48,19 @@ template <class W> __device__ inline W act_value(wf_act act, W slope, W x)
     return act_curve(act, slope, x);
 }
 
-/* From x for gelu and softplus, from y for the others. */
+template <class W> __device__ inline W gelu_tanh_derivative(W x)
+{
+    const W t = tanh((W)WF_GELU_SCALE * (x + (W)WF_GELU_CUBE * x * x * x));
+    return (W)0.5 * (1 + t) + (W)0.5 * x * (1 - t * t) * (W)WF_GELU_SCALE * (1 + 3 * (W)WF_GELU_CUBE * x * x);
+}
+
+template <class W> __device__ inline W silu_derivative(W x)
+{
+    const W s = 1 / (1 + exp(-x));
+    return s * (1 + x * (1 - s));
+}
+
+/* From x or y, as wf_act_by_x says. */
 template <class W> __device__ __noinline__ W curve_derivative(wf_act act, W slope, W v)
 {
     switch (act) {
@@ -42,6 +72,24 @@ template <class W> __device__ __noinline__ W curve_derivative(wf_act act, W slop
         return v * (1 - v);
     case WF_ACT_TANH:
         return 1 - v * v;
+    case WF_ACT_SILU:
+        return silu_derivative(v);
+    case WF_ACT_GELU_TANH:
+        return gelu_tanh_derivative(v);
+    case WF_ACT_HARD_SWISH:
+        return v <= -3 ? 0 : v >= 3 ? 1 : (2 * v + 3) / 6;
+    case WF_ACT_SELU:
+        return v <= 0 ? v + (W)WF_SELU_ALPHA : (W)WF_SELU_SCALE;
+    case WF_ACT_EXP:
+        return v;
+    case WF_ACT_LOG:
+        return 1 / v;
+    case WF_ACT_SQRT:
+        return (W)0.5 / v;
+    case WF_ACT_POW:
+        return slope == 0 ? 0 : slope * pow(v, slope - 1);
+    case WF_ACT_ABS:
+        return v > 0 ? 1 : v < 0 ? -1 : v;
     default: /* softplus */
         return 1 / (1 + exp(-v));
     }
@@ -54,11 +102,6 @@ template <class W> __device__ inline W act_derivative(wf_act act, W slope, W v)
     if (act == WF_ACT_RELU || act == WF_ACT_LEAKY_RELU)
         return v <= 0 ? (act == WF_ACT_RELU ? 0 : slope) : 1;
     return curve_derivative(act, slope, v);
-}
-
-inline bool derivative_needs_x(wf_act act)
-{
-    return act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
 }
 
 /* The activation of an epilogue: none, ReLU or leaky ReLU (wf_epilogue), so that one comparison decides and no kernel

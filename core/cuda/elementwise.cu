@@ -52,7 +52,7 @@ static wf_status back(wf_ctx *ctx, wf_act act, double slope, const wf_array *by,
 wf_status wf_cuda_act_backward(wf_ctx *ctx, const wf_act_args *args)
 {
     const wf_act act = args->act;
-    const wf_array *const by = act == WF_ACT_NONE ? args->dy : derivative_needs_x(act) ? args->x : args->y;
+    const wf_array *const by = act == WF_ACT_NONE ? args->dy : wf_act_by_x(act) ? args->x : args->y;
     return back(ctx, act, args->slope, by, args->dy, args->dx, args->accumulate);
 }
 

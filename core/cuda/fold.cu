@@ -45,6 +45,10 @@ template <class T> struct fold_terms {
             return (W)alpha * x * y / z;
         case WF_FOLD_WHERE:
             return z != 0 ? x : y;
+        case WF_FOLD_CLIP:
+            return x < (W)alpha ? (W)alpha : x > (W)beta ? (W)beta : x;
+        case WF_FOLD_CLIP_X:
+            return y < (W)alpha || y > (W)beta ? (W)0 : x;
         case WF_FOLD_PRELU:
             return x < 0 ? x * y : x;
         case WF_FOLD_PRELU_X:

@@ -25,6 +25,24 @@ static double act_value(wf_act act, double slope, double x)
     case WF_ACT_SOFTPLUS:
         /* log(1 + exp(x)) without overflow for large x. */
         return log1p(exp(-fabs(x))) + (x < 0 ? 0 : x);
+    case WF_ACT_SILU:
+        return x / (1 + exp(-x));
+    case WF_ACT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(WF_GELU_SCALE * (x + WF_GELU_CUBE * x * x * x)));
+    case WF_ACT_HARD_SWISH:
+        return x < -3 ? 0 : x > 3 ? x : x * (x + 3) / 6;
+    case WF_ACT_SELU:
+        return x < 0 ? WF_SELU_ALPHA * expm1(x) : WF_SELU_SCALE * x;
+    case WF_ACT_EXP:
+        return exp(x);
+    case WF_ACT_LOG:
+        return log(x);
+    case WF_ACT_SQRT:
+        return sqrt(x);
+    case WF_ACT_POW:
+        return pow(x, slope);
+    case WF_ACT_ABS:
+        return fabs(x);
     case WF_ACT_NONE:
     case WF_ACTS:
         break;
@@ -32,7 +50,19 @@ static double act_value(wf_act act, double slope, double x)
     return x;
 }
 
-/* x is only read by gelu and softplus, y by the others. */
+static double gelu_tanh_derivative(double x)
+{
+    const double t = tanh(WF_GELU_SCALE * (x + WF_GELU_CUBE * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * WF_GELU_SCALE * (1 + 3 * WF_GELU_CUBE * x * x);
+}
+
+static double silu_derivative(double x)
+{
+    const double s = 1 / (1 + exp(-x));
+    return s * (1 + x * (1 - s));
+}
+
+/* Reads x or y, as wf_act_by_x says. */
 static double act_derivative(wf_act act, double slope, double x, double y)
 {
     switch (act) {
@@ -50,6 +80,24 @@ static double act_derivative(wf_act act, double slope, double x, double y)
         return 1 - y * y;
     case WF_ACT_SOFTPLUS:
         return 1 / (1 + exp(-x));
+    case WF_ACT_SILU:
+        return silu_derivative(x);
+    case WF_ACT_GELU_TANH:
+        return gelu_tanh_derivative(x);
+    case WF_ACT_HARD_SWISH:
+        return x <= -3 ? 0 : x >= 3 ? 1 : (2 * x + 3) / 6;
+    case WF_ACT_SELU:
+        return y <= 0 ? y + WF_SELU_ALPHA : WF_SELU_SCALE;
+    case WF_ACT_EXP:
+        return y;
+    case WF_ACT_LOG:
+        return 1 / x;
+    case WF_ACT_SQRT:
+        return 0.5 / y;
+    case WF_ACT_POW:
+        return slope == 0 ? 0 : slope * pow(x, slope - 1);
+    case WF_ACT_ABS:
+        return x > 0 ? 1 : x < 0 ? -1 : x;
     case WF_ACT_NONE:
     case WF_ACTS:
         break;
@@ -127,7 +175,7 @@ wf_status wf_ref_act_backward(wf_ctx *ctx, const wf_act_args *args)
     const int64_t n = wf_array_count(args->dx);
     const wf_act act = args->act;
     const double slope = args->slope;
-    const bool accumulate = args->accumulate, by_x = act == WF_ACT_GELU || act == WF_ACT_SOFTPLUS;
+    const bool accumulate = args->accumulate, by_x = wf_act_by_x(act);
     const double *const xv = by_x ? wf_ref_in(&frame, args->x) : NULL, *const yv =
                                                                            by_x ? NULL : wf_ref_in(&frame, args->y);
     const double *const dyv = wf_ref_in(&frame, args->dy);

@@ -15,6 +15,10 @@ static double fold_value(const wf_fold_args *f, double a, double b, double c)
         return f->alpha * a * b / c;
     case WF_FOLD_WHERE:
         return c != 0 ? a : b;
+    case WF_FOLD_CLIP:
+        return a < f->alpha ? f->alpha : a > f->beta ? f->beta : a;
+    case WF_FOLD_CLIP_X:
+        return b < f->alpha || b > f->beta ? 0 : a;
     case WF_FOLD_PRELU:
         return a < 0 ? a * b : a;
     case WF_FOLD_PRELU_X:

@@ -12,7 +12,7 @@
 #include "layers/functions/functions_impl.h"
 
 /* The whole of what a rank has a part of: what the rule is applied to. */
-static wf_shape whole_of(const wf_tensor *x)
+static wf_shape global_shape(const wf_tensor *x)
 {
     return x->layout.known ? x->layout.global : x->shape;
 }
@@ -96,9 +96,9 @@ wf_status wf_broadcast_of(const char *what, const wf_tensor *a, const wf_tensor 
              "%s takes two layouts or none, not (%s) and (%s); wf_redistribute the one without", what,
              wf_layout_text(&a->layout, left), wf_layout_text(&b->layout, right));
     WF_CHECK(
-        merge_shapes(whole_of(a), whole_of(b), &out->shape), WF_ERR_SHAPE,
+        merge_shapes(global_shape(a), global_shape(b), &out->shape), WF_ERR_SHAPE,
         "%s takes shapes that are equal where neither has length 1, counted from the last dimension, not %s and %s",
-        what, wf_shape_text(whole_of(a), left), wf_shape_text(whole_of(b), right));
+        what, wf_shape_text(global_shape(a), left), wf_shape_text(global_shape(b), right));
     WF_CHECK(merge_layouts(a, b, out), WF_ERR_SHAPE,
              "%s takes layouts that cut a dimension alike, or one that repeats it, not (%s) and (%s); wf_redistribute "
              "one of them",
@@ -123,7 +123,7 @@ bool wf_broadcasts(const wf_var *a, const wf_var *b)
 {
     return a->value && b->value &&
            (!wf_shape_equal(a->value->shape, b->value->shape) ||
-            !wf_shape_equal(whole_of(a->value), whole_of(b->value)));
+            !wf_shape_equal(global_shape(a->value), global_shape(b->value)));
 }
 
 typedef struct broadcast_state {
@@ -202,7 +202,7 @@ static const wf_op ops[] = {
     [WF_BINARY_DIV_OF] = {.name = "div", .backward = broadcast_backward},
 };
 
-static wf_status run(wf_binary_kind kind, const wf_tensor *a, const wf_tensor *b, const wf_tensor *y)
+static wf_status run_binary(wf_binary_kind kind, const wf_tensor *a, const wf_tensor *b, const wf_tensor *y)
 {
     static const wf_fold_op op[] = {[WF_BINARY_ADD_OF] = WF_FOLD_LINEAR,
                                     [WF_BINARY_SUB_OF] = WF_FOLD_LINEAR,
@@ -216,7 +216,7 @@ static wf_status run(wf_binary_kind kind, const wf_tensor *a, const wf_tensor *b
     return y->ctx->k->fold(y->ctx, &args);
 }
 
-static wf_status check(const char *what, const wf_var *a, const wf_var *b)
+static wf_status check_operands(const char *what, const wf_var *a, const wf_var *b)
 {
     WF_TRY(wf_function_check(what, a, WF_ANY_FUNCTION));
     WF_TRY(wf_function_check(what, b, WF_ANY_FUNCTION));
@@ -233,14 +233,14 @@ static wf_status check(const char *what, const wf_var *a, const wf_var *b)
 wf_var *wf_broadcast_binary(wf_binary_kind kind, wf_var *a, wf_var *b)
 {
     wf_broadcast to;
-    WF_TRY_NULL(check(ops[kind].name, a, b));
+    WF_TRY_NULL(check_operands(ops[kind].name, a, b));
     WF_TRY_NULL(wf_broadcast_of(ops[kind].name, a->value, b->value, &to));
     const broadcast_state state = {kind, {to.axes[0], to.axes[1]}};
     wf_comm *comm = NULL;
     if ((to.axes[0] | to.axes[1]) != 0)
         WF_NEED_NULL(comm = wf_mesh_comm_of(to.layout.mesh, to.axes[0] | to.axes[1]));
     wf_tensor *y = wf_tensor_new_step(a->value->ctx, a->value->dtype, to.shape, to.order);
-    wf_status status = run(kind, a->value, b->value, y);
+    wf_status status = run_binary(kind, a->value, b->value, y);
     if (status == WF_OK)
         status = wf_tensor_set_layout(y, to.layout);
     /* Quotients keep y and b, products both factors, sums nothing. */

@@ -143,7 +143,7 @@ static wf_status try_python(wf_study *study, const char *python)
     if (status == WF_OK)
         status = wf_study_answer(&answer);
     if (status == WF_OK && answer.count == 2)
-        wf_log(WF_LOG_DEBUG, "study %s: %s with Optuna %s", study->name, python, answer.word[1]);
+        wf_log_write(WF_LOG_DEBUG, "study %s: %s with Optuna %s", study->name, python, answer.word[1]);
     wf_words_free(&answer);
     if (status != WF_OK)
         wf_bridge_end(&study->bridge);
@@ -239,7 +239,7 @@ static void give_up_trial(wf_study *study)
     wf_line_add(&line, "nan");
     char *text = wf_line_end(&line);
     if (!text || wf_bridge_exchange(&study->bridge, text, study->opts.timeout_ms, &said) != WF_OK)
-        wf_log(WF_LOG_WARN, "study %s: trial %lld could not be told as failed: %s", study->name,
+        wf_log_write(WF_LOG_WARN, "study %s: trial %lld could not be told as failed: %s", study->name,
                (long long)study->trial.number, wf_error_message());
     free(text);
 }

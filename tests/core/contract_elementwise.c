@@ -51,7 +51,10 @@ static void act_body(run *r)
     const flat_case *const t = r->args;
     const wf_order order = flat_order(t->shape);
     flat_note(r, t);
-    const wf_array y = run_out(r, t->shape, order, false), x = run_in(r, t->shape, order, -t->spread, t->spread);
+    const bool signs = t->act != WF_ACT_LOG && t->act != WF_ACT_POW && t->act != WF_ACT_SQRT;
+    const double most = t->act == WF_ACT_EXP ? 2 : t->spread;
+    const wf_array y = run_out(r, t->shape, order, false);
+    const wf_array x = run_in(r, t->shape, order, signs ? -most : 0.25, most);
     if (t->in_place)
         run_mutable(r);
     run_call(r, r->k->act_forward(
@@ -64,11 +67,15 @@ static void act_backward_body(run *r)
 {
     const flat_case *const t = r->args;
     const wf_order order = flat_order(t->shape);
-    const bool by_x = t->act == WF_ACT_GELU || t->act == WF_ACT_SOFTPLUS;
-    const double lowest = t->act == WF_ACT_SIGMOID ? 0 : t->act == WF_ACT_ELU ? -t->slope : -1;
+    const bool by_x = wf_act_by_x(t->act), signs = t->act != WF_ACT_LOG && t->act != WF_ACT_POW;
+    const double lowest = t->act == WF_ACT_SIGMOID                        ? 0
+                          : t->act == WF_ACT_SQRT || t->act == WF_ACT_EXP ? 0.25
+                          : t->act == WF_ACT_ELU                          ? -t->slope
+                                                                          : -1;
     flat_note(r, t);
     r->grid = t->act == WF_ACT_RELU ? 0.25 : 0;
-    const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), y = run_in(r, t->shape, order, lowest, 1);
+    const wf_array x = run_in(r, t->shape, order, signs ? -t->spread : 0.25, t->spread);
+    const wf_array y = run_in(r, t->shape, order, lowest, 1);
     const wf_array dx = run_out(r, t->shape, order, t->accumulate), dy = run_in(r, t->shape, order, -1, 1);
     if (t->in_place)
         run_mutable(r);

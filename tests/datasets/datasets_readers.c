@@ -36,7 +36,7 @@ static void expect_info(wf_dataset *dataset, int64_t count, wf_dtype dtype, wf_s
 static void fashion_mnist(void)
 {
     for (int split = 0; split < 2; split++) {
-        wf_dataset *d = wf_mnist(ctx, "/usr/share/datasets/fashion-mnist", (wf_split)split);
+        wf_dataset *d = wf_mnist(ctx, "/usr/share/datasets/fashion-mnist", (wf_dataset_split)split);
         const int64_t count = split == WF_TRAIN_SET ? 60000 : 10000;
         expect_info(d, count, WF_U8, WF_SHAPE(1, 28, 28), 10);
         int64_t per_class[10] = {0}, sum = 0;

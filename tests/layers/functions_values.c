@@ -1,6 +1,6 @@
 /* Functions and losses: values by hand, shapes, memory order, errors. */
 #include "core/tape_author.h"
-#include "layers/loss.h"
+#include "layers/layers.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -54,8 +54,8 @@ static void expect_tensor(const char *what, const wf_tensor *t, int64_t n, const
         return;
     WF_EXPECT_OK(wf_tensor_export(t, got, wf_tensor_bytes(t)));
     for (int64_t i = 0; i < n; i++)
-        WF_EXPECT(fabs(got[i] - expected[i]) <= 1e-12 * (1 + fabs(expected[i])), "%s: element %lld is %.15g, not %.15g",
-                  what, (long long)i, got[i], expected[i]);
+        WF_EXPECT(got[i] == expected[i] || fabs(got[i] - expected[i]) <= 1e-12 * (1 + fabs(expected[i])),
+                  "%s: element %lld is %.15g, not %.15g", what, (long long)i, got[i], expected[i]);
 }
 
 static void expect_values(const char *what, const wf_var *y, int64_t n, const double *expected)
@@ -88,7 +88,53 @@ static void activations(void)
     expect_values("tanh", wf_tanh(x), 5, (double[]){tanh(-2), tanh(-0.5), 0, tanh(1), tanh(3)});
     expect_values("softplus", wf_softplus(x), 5,
                   (double[]){log1p(exp(-2)), log1p(exp(-0.5)), log(2), log1p(exp(1)), log1p(exp(3))});
+    /* PyTorch's numbers: F.silu, F.gelu(approximate="tanh"), F.hardswish, F.selu. */
+    expect_values("silu", wf_silu(x), 5,
+                  (double[]){-2 / (1 + exp(2)), -0.5 / (1 + exp(0.5)), 0, 1 / (1 + exp(-1)), 3 / (1 + exp(-3))});
+    expect_values("gelu_tanh", wf_gelu_tanh(x), 5,
+                  (double[]){-0.045402305912224981, -0.15428599017485606, 0, 0.8411919906082768, 2.996362607918227});
+    expect_values("hard_swish", wf_hard_swish(x), 5, (double[]){-1.0 / 3, -1.25 / 6, 0, 2.0 / 3, 3});
+    expect_values("selu", wf_selu(x), 5,
+                  (double[]){1.0507009873554805 * 1.6732632423543772 * expm1(-2),
+                             1.0507009873554805 * 1.6732632423543772 * expm1(-0.5), 0, 1.0507009873554805,
+                             3 * 1.0507009873554805});
     WF_EXPECT(wf_activate(x, WF_ACT_NONE, 0, 0) == x, "no activation is not the identity");
+    end();
+}
+
+static void functions_of_one(void)
+{
+    begin();
+    wf_var *x = leaf(WF_SHAPE(4), (double[]){-1, 0.25, 1, 4}), *few = leaf(WF_SHAPE(2), (double[]){0, 2.5});
+    expect_values("exp", wf_exp(x), 4, (double[]){exp(-1), exp(0.25), exp(1), exp(4)});
+    expect_values("log", wf_log(few), 2, (double[]){-INFINITY, log(2.5)});
+    expect_values("sqrt", wf_sqrt(few), 2, (double[]){0, sqrt(2.5)});
+    expect_values("abs", wf_abs(x), 4, (double[]){1, 0.25, 1, 4});
+    expect_values("pow 3", wf_pow(x, 3), 4, (double[]){-1, 1.0 / 64, 1, 64});
+    expect_values("pow -0.5", wf_pow(few, -0.5), 2, (double[]){INFINITY, pow(2.5, -0.5)});
+    expect_values("clip", wf_clip(x, -0.5, 1), 4, (double[]){-0.5, 0.25, 1, 1});
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_clip(x, -0.5, 1))));
+    expect_tensor("the gradient of clip", wf_grad(x), 4, (double[]){0, 1, 1, 0});
+    expect_null("bounds the wrong way round", wf_clip(x, 2, 1), WF_ERR_ARGUMENT, "[2, 1]");
+    wf_var *bad = wf_log(leaf(WF_SHAPE(1), (double[]){-1}));
+    WF_EXPECT(isnan(wf_item(bad)), "the logarithm of -1 is %g", wf_item(bad));
+    wf_var *rows = leaf(WF_SHAPE(2, 1), (double[]){1, 2}), *line = leaf(WF_SHAPE(3), (double[]){1, 10, 100});
+    expect_values("sums of a table", wf_add(rows, line), 6, (double[]){2, 11, 101, 3, 12, 102});
+    expect_values("quotients", wf_div(rows, line), 6, (double[]){1, 0.1, 0.01, 2, 0.2, 0.02});
+    expect_null("shapes", wf_mul(line, leaf(WF_SHAPE(2), (double[]){1, 2})), WF_ERR_SHAPE, "not [3] and [2]");
+    end();
+}
+
+static void prelu(void)
+{
+    begin();
+    wf_layer *layer = wf_prelu(ctx, (wf_prelu_opts){.channels = 2, .slope = 0.5});
+    wf_var *x = leaf(WF_SHAPE(2, 2), (double[]){-2, -4, 3, -6}), *y = wf_apply(layer, x);
+    expect_values("prelu", y, 4, (double[]){-1, -2, 3, -3});
+    WF_EXPECT_OK(wf_backward(wf_sum(y)));
+    expect_tensor("its gradient by x", wf_grad(x), 4, (double[]){0.5, 0.5, 1, 0.5});
+    expect_tensor("its gradient by the slopes", wf_param_grad(wf_layer_param(layer, "W")), 2, (double[]){-2, -10});
+    wf_layer_free(layer);
     end();
 }
 
@@ -367,6 +413,8 @@ int main(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"activations", activations},
+                                   {"functions_of_one", functions_of_one},
+                                   {"prelu", prelu},
                                    {"arithmetic", arithmetic},
                                    {"softmaxes", softmaxes},
                                    {"cross_entropy_of_parts", cross_entropy_of_parts},

@@ -223,6 +223,48 @@ static wf_var *dropout(wf_var *x)
     return wf_dropout(x, 0.4);
 }
 
+static wf_var *root(wf_var *x)
+{
+    return wf_sqrt(wf_add(wf_mul(x, x), wf_softplus(x)));
+}
+
+static wf_var *logarithm(wf_var *x)
+{
+    return wf_log(wf_softplus(wf_scale(x, 2)));
+}
+
+static wf_var *power(wf_var *x)
+{
+    return wf_pow(wf_softplus(x), -1.7);
+}
+
+static wf_var *cube(wf_var *x)
+{
+    return wf_pow(x, 3);
+}
+
+static wf_var *clipped(wf_var *x)
+{
+    return wf_clip(wf_scale(x, 1.0001), -0.7, 0.4);
+}
+
+static void functions_of_one(void)
+{
+    begin();
+    check_unary("silu", wf_silu, 0, 5);
+    check_unary("gelu_tanh", wf_gelu_tanh, 0, 5);
+    check_unary("hard_swish", wf_hard_swish, 0, 5);
+    check_unary("selu", wf_selu, 0, 5);
+    check_unary("exp", wf_exp, 0, 5);
+    check_unary("log", logarithm, 0, 5);
+    check_unary("sqrt", root, 0, 5);
+    check_unary("pow", power, 0, 5);
+    check_unary("cube", cube, 0, 5);
+    check_unary("abs", wf_abs, 0, 5);
+    check_unary("clip", clipped, 0, 5);
+    end();
+}
+
 static void activations(void)
 {
     begin();
@@ -504,6 +546,7 @@ int main(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"activations", activations},
+                                   {"functions_of_one", functions_of_one},
                                    {"arithmetic", arithmetic},
                                    {"broadcasting", broadcasting},
                                    {"shape_changes", shape_changes},

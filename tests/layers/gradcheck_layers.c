@@ -270,6 +270,13 @@ static void group_norms(void)
                 WF_SHAPE(3, 2, 5));
 }
 
+static void prelus(void)
+{
+    check_layer("prelu", wf_prelu(ctx, (wf_prelu_opts){.slope = 0.3}), WF_SHAPE(2, 3, 4));
+    check_layer("prelu of channels", wf_prelu(ctx, (wf_prelu_opts){.channels = 6}), WF_SHAPE(2, 6, 3, 2));
+    check_layer("prelu of [N,C]", wf_prelu(ctx, (wf_prelu_opts){.channels = 5}), WF_SHAPE(3, 5));
+}
+
 static wf_var *add_half(wf_layer *self, void *user, wf_var *x)
 {
     return wf_apply_residual(wf_layer_child(self, "norm"), x, wf_scale(x, 0.5));
@@ -361,6 +368,7 @@ int main(int argc, char **argv)
                                                {"conv_transpose", conv_transpose},
                                                {"batchnorm", batchnorm},
                                                {"group_norms", group_norms},
+                                               {"prelus", prelus},
                                                {"residual", residual},
                                                {"pooling", pooling},
                                                {"composed", composed},

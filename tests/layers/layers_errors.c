@@ -60,6 +60,7 @@ static void other_options(void)
     refused(wf_layernorm(ctx, (wf_layernorm_opts){0}), WF_ERR_ARGUMENT, "channels is 0");
     refused(wf_layernorm(ctx, (wf_layernorm_opts){.channels = 3, .eps = -1}), WF_ERR_ARGUMENT, "eps is -1");
     refused(wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(4, 0)}), WF_ERR_ARGUMENT, "[4,0]");
+    refused(wf_prelu(ctx, (wf_prelu_opts){.channels = -2}), WF_ERR_ARGUMENT, "channels is -2");
     refused(wf_rmsnorm(ctx, (wf_rmsnorm_opts){.channels = 3, .shape = WF_SHAPE(4)}), WF_ERR_ARGUMENT, "give one of");
     refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 6}), WF_ERR_ARGUMENT, "groups is 0");
     refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 6, .groups = 4}), WF_ERR_ARGUMENT,
@@ -110,6 +111,9 @@ static void inputs(void)
     apply_refused(wf_batchnorm(ctx, c3), WF_F64, WF_SHAPE(2, 3), WF_ERR_DTYPE, "f64");
     apply_refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 4, .groups = 2}), WF_F32, WF_SHAPE(2, 6, 3),
                   WF_ERR_SHAPE, "groupnorm \"\": input [2,6,3], should be [N,4]");
+    apply_refused(wf_prelu(ctx, (wf_prelu_opts){.channels = 3}), WF_F32, WF_SHAPE(2, 4), WF_ERR_SHAPE,
+                  "[2,4], should be [N,3,...]");
+    apply_refused(wf_prelu(ctx, (wf_prelu_opts){0}), WF_F64, WF_SHAPE(2, 4), WF_ERR_DTYPE, "f64, should be f32");
     apply_refused(wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(3, 4)}), WF_F32, WF_SHAPE(2, 4, 4),
                   WF_ERR_SHAPE, "input [2,4,4], its last dimensions should be [3,4]");
     apply_refused(wf_rmsnorm(ctx, (wf_rmsnorm_opts){.shape = WF_SHAPE(3, 4)}), WF_F32, WF_SHAPE(4), WF_ERR_SHAPE,

@@ -271,6 +271,37 @@ static void check_broadcast(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
     check_refused(mesh, shape, rng);
 }
 
+/* Slopes of channels: those of a rank are the channels that it has, and gradients are summed over the axes. */
+static void check_prelu(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    wf_tensor *x = random_tensor(shape, rng), *dy = random_tensor(shape, rng);
+    wf_tensor *x_part = part_of(x, layout), *dy_part = part_of(dy, layout);
+    wf_layer *serial = wf_prelu(ctx, (wf_prelu_opts){.channels = shape.dim[1]});
+    wf_layer *parallel = wf_prelu(ctx, (wf_prelu_opts){.channels = shape.dim[1]});
+    wf_param *w = wf_layer_param(serial, "W"), *w_part = wf_layer_param(parallel, "W");
+    wf_tensor *slopes = random_tensor(WF_SHAPE(shape.dim[1]), rng);
+    WF_EXPECT_OK(wf_tensor_assign(wf_param_value(w), slopes));
+    WF_EXPECT_OK(wf_tensor_assign(wf_param_value(w_part), slopes));
+    wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part);
+    wf_var *y = wf_apply(serial, a), *y_part = wf_apply(parallel, b);
+    WF_EXPECT(y && y_part, "prelu: %s", wf_error_message());
+    expect_part("the value", "prelu", mesh, wf_value(y_part), layout.box, wf_value(y), 0);
+    WF_EXPECT_OK(wf_backward_from(y, dy));
+    WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
+    expect_part("the gradient", "prelu", mesh, wf_grad(b), layout.box, wf_grad(a), 0);
+    wf_tensor *sum = wf_tensor_copy(wf_param_grad(w_part), WF_F64, WF_ROW_MAJOR);
+    WF_EXPECT_OK(wf_allreduce(wf_mesh_comm_of(mesh, w_part->axes), sum, sum, WF_SUM));
+    expect_part("the gradient of slopes", "prelu", mesh, sum, wf_box_of_shape(sum->shape), wf_param_grad(w), 1e-12);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_layer_free(serial);
+    wf_layer_free(parallel);
+    wf_tensor *all[] = {x, dy, x_part, dy_part, slopes, sum};
+    for (int i = 0; i < 6; i++)
+        wf_tensor_free(all[i]);
+}
+
 static wf_var *drawn_like(wf_var *x)
 {
     return wf_randn(x->tape, WF_SHAPE(wf_var_shape(x).dim[0], 3), x);
@@ -306,6 +337,7 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
             check(&labelled, mesh, shapes[i], rng);
         check_randn(mesh, shapes[i], rng);
         check_broadcast(mesh, shapes[i], rng);
+        check_prelu(mesh, shapes[i], rng);
     }
 }
 

@@ -36,7 +36,7 @@ static const char help[] =
 typedef struct settings {
     const char *format, *input[2], *out;
     int inputs;
-    wf_split split;
+    wf_dataset_split split;
     int64_t channels, height, width, crop_height, crop_width, level, chunk, first, last;
 } settings;
 
