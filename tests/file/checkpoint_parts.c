@@ -44,7 +44,7 @@ static bool norms, within, buffered;
 /* --- What is no model: small tensors that all ranks have -----------------------------------------------------------
  */
 
-enum { EXTRAS = 9, EXTRA = 3 };
+enum { EXTRAS = 5, EXTRA = 3 };
 
 static double extras[EXTRAS][EXTRA];
 
