@@ -8,7 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-enum { GROUP = 4 * PACK };
+/* Registers of blocks side by side: a round of one waits for the products of the one before it, which those of another
+ * fill. */
+#if defined(__AVX512F__)
+enum { SETS = 1 };
+#else
+enum { SETS = 2 };
+#endif
+enum { GROUP = 4 * PACK * SETS };
 
 typedef struct stream_key {
     uint32_t k0, k1, i0, i1;
@@ -24,33 +31,42 @@ static stream_key key_of(const wf_random *random)
 /* gcc keeps the widening products of a plain loop scalar: hence vectors by hand. */
 static inline void multiply(const pack_word *a, uint32_t by, pack_word *low, pack_word *high)
 {
-    const pack_pair upper = (pack_pair){0} + 0xffffffff00000000U, factor = (pack_pair){0} + by;
+    const pack_pair factor = (pack_pair){0} + by;
     const pack_pair even = pack_multiply((pack_pair)*a, factor), odd = pack_multiply((pack_pair)*a >> 32, factor);
-    /* Both halves are of the same products: one of 32 bits takes two instructions with AVX2 and six without. */
-    *low = (pack_word)((even & ~upper) | (odd << 32));
-    *high = (pack_word)((even >> 32) | (odd & upper));
+#if defined(__AVX512F__)
+    *low = *a * by;
+    *high = (pack_word)((even >> 32) | (odd & 0xffffffff00000000U));
+#elif defined(__AVX2__)
+    *low = (pack_word)_mm256_blend_epi32((__m256i)even, (__m256i)(odd << 32), 0xaa);
+    *high = (pack_word)_mm256_blend_epi32((__m256i)(even >> 32), (__m256i)odd, 0xaa);
+#else
+    *low = (pack_word)((even & 0xffffffffU) | (odd << 32));
+    *high = (pack_word)((even >> 32) | (odd & 0xffffffff00000000U));
+#endif
 }
 
-/* wf_philox_rounds on the blocks `counter` to `counter` + PACK. */
-static inline void blocks(stream_key key, uint64_t counter, pack_word c[4])
+/* wf_philox_rounds on the blocks `counter` to `counter` + PACK * SETS. */
+static inline void blocks(stream_key key, uint64_t counter, pack_word c[SETS][4])
 {
     static const uint32_t number[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    pack_word lane;
-    pack_word low0, high0, low1, high1;
+    pack_word lane, low0, high0, low1, high1;
     memcpy(&lane, number, sizeof lane);
-    c[0] = lane + (uint32_t)counter;
-    /* The carry: a comparison of vectors is -1 where the low word wrapped. */
-    c[1] = (pack_word){0} + (uint32_t)(counter >> 32) - (pack_word)(c[0] < lane);
-    c[2] = (pack_word){0} + key.i0;
-    c[3] = (pack_word){0} + key.i1;
-    for (int round = 0; round < 10; round++) {
-        multiply(&c[0], 0xD2511F53U, &low0, &high0);
-        multiply(&c[2], 0xCD9E8D57U, &low1, &high1);
-        c[0] = high1 ^ c[1] ^ (key.k0 + (uint32_t)round * 0x9E3779B9U);
-        c[1] = low1;
-        c[2] = high0 ^ c[3] ^ (key.k1 + (uint32_t)round * 0xBB67AE85U);
-        c[3] = low0;
+    for (int s = 0; s < SETS; s++, lane += PACK) {
+        c[s][0] = lane + (uint32_t)counter;
+        /* The carry: a comparison of vectors is -1 where the low word wrapped. */
+        c[s][1] = (pack_word){0} + (uint32_t)(counter >> 32) - (pack_word)(c[s][0] < lane);
+        c[s][2] = (pack_word){0} + key.i0;
+        c[s][3] = (pack_word){0} + key.i1;
     }
+    for (int round = 0; round < 10; round++)
+        for (int s = 0; s < SETS; s++) {
+            multiply(&c[s][0], 0xD2511F53U, &low0, &high0);
+            multiply(&c[s][2], 0xCD9E8D57U, &low1, &high1);
+            c[s][0] = high1 ^ c[s][1] ^ (key.k0 + (uint32_t)round * 0x9E3779B9U);
+            c[s][1] = low1;
+            c[s][2] = high0 ^ c[s][3] ^ (key.k1 + (uint32_t)round * 0xBB67AE85U);
+            c[s][3] = low0;
+        }
 }
 
 /* (word >> 8) + add in units of 2^-24: exact. */
@@ -140,27 +156,31 @@ static inline void interleave(const pack value[4], float *out)
 /* Values 4 * counter to 4 * counter + GROUP of the stream. */
 static void group_uniform(stream_key key, uint64_t counter, float *out)
 {
-    pack_word word[4];
+    pack_word word[SETS][4];
     pack value[4];
     blocks(key, counter, word);
-    for (int k = 0; k < 4; k++)
-        value[k] = unit(word[k], 0);
-    interleave(value, out);
+    for (int s = 0; s < SETS; s++) {
+        for (int k = 0; k < 4; k++)
+            value[k] = unit(word[s][k], 0);
+        interleave(value, out + 4 * PACK * s);
+    }
 }
 
 static void group_normal(stream_key key, uint64_t counter, float *out)
 {
-    pack_word word[4];
+    pack_word word[SETS][4];
     pack value[4];
     blocks(key, counter, word);
-    for (int k = 0; k < 4; k += 2) {
-        const pack radius = pack_sqrt(pack_of(-2.0F) * log_of(unit(word[k], 1)));
-        pack sine, cosine;
-        turn_of(unit(word[k + 1], 0), &sine, &cosine);
-        value[k] = radius * cosine;
-        value[k + 1] = radius * sine;
+    for (int s = 0; s < SETS; s++) {
+        for (int k = 0; k < 4; k += 2) {
+            const pack radius = pack_sqrt(pack_of(-2.0F) * log_of(unit(word[s][k], 1)));
+            pack sine, cosine;
+            turn_of(unit(word[s][k + 1], 0), &sine, &cosine);
+            value[k] = radius * cosine;
+            value[k + 1] = radius * sine;
+        }
+        interleave(value, out + 4 * PACK * s);
     }
-    interleave(value, out);
 }
 
 /* n values from global index `start` on. */

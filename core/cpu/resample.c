@@ -4,12 +4,31 @@
 
 #include <omp.h>
 
-/* Spatial dimensions filled up to three: 1s in front. */
+/* The one or two inputs that an output reads along one dimension. */
+typedef struct side_taps {
+    int count;
+    float weight[2];
+    int64_t at[2]; /* in x */
+} side_taps;
+
+/* Spatial dimensions filled up to three: 1s in front. `last`: what outputs read along the last dimension, found once
+ * for all rows, since its divisions take longer than the few channels of a pixel. */
 typedef struct grid {
     int64_t n, c, in_pixels, out_pixels, in[3], out[3];
+    side_taps *last;
+    size_t bytes;
 } grid;
 
-static grid grid_of(const wf_resample_geom *geom, const wf_array *x, const wf_array *y)
+static side_taps side_of(const wf_resample_geom *geom, int d, int64_t p)
+{
+    const wf_resample_tap tap = wf_resample_taps(geom, d, p + geom->out_lo[d]);
+    return (side_taps){.count = tap.weight > 0 ? 2 : 1,
+                       .weight = {(float)(1 - tap.weight), (float)tap.weight},
+                       .at = {tap.at[0] - geom->in_lo[d], tap.at[1] - geom->in_lo[d]}};
+}
+
+/* `last` is taken from the pool. */
+static wf_status grid_take(wf_ctx *ctx, const wf_resample_geom *geom, const wf_array *x, const wf_array *y, grid *made)
 {
     grid g = {.n = x->shape.dim[0], .c = x->shape.dim[1], .in = {1, 1, 1}, .out = {1, 1, 1}};
     for (int d = 0; d < geom->nd; d++) {
@@ -18,7 +37,14 @@ static grid grid_of(const wf_resample_geom *geom, const wf_array *x, const wf_ar
     }
     g.in_pixels = g.in[0] * g.in[1] * g.in[2];
     g.out_pixels = g.out[0] * g.out[1] * g.out[2];
-    return g;
+    g.bytes = (size_t)g.out[2] * sizeof *g.last;
+    void *room = NULL;
+    WF_TRY(wf_pool_take(ctx, g.bytes, &room));
+    g.last = room;
+    for (int64_t p = 0; p < g.out[2]; p++)
+        g.last[p] = side_of(geom, geom->nd - 1, p);
+    *made = g;
+    return WF_OK;
 }
 
 /* What a row of outputs (along the last dimension) reads across the others. */
@@ -62,17 +88,52 @@ typedef struct taps {
     float weight[8];
 } taps;
 
-static taps taps_of(const wf_resample_geom *geom, const row *v, int64_t p)
+static __attribute__((noinline)) taps taps_of(const grid *g, const row *v, int64_t p)
 {
-    const int last = geom->nd - 1;
-    const wf_resample_tap tap = wf_resample_taps(geom, last, p + geom->out_lo[last]);
-    taps all = {0};
+    const side_taps *const side = &g->last[p];
+    taps all;
+    all.count = 0;
     for (int i = 0; i < v->count; i++)
-        for (int side = 0; side < (tap.weight > 0 ? 2 : 1); side++) {
-            all.pixel[all.count] = v->base[i] + tap.at[side] - geom->in_lo[last];
-            all.weight[all.count++] = v->weight[i] * (float)(side ? tap.weight : 1 - tap.weight);
+        for (int s = 0; s < side->count; s++) {
+            all.pixel[all.count] = v->base[i] + side->at[s];
+            all.weight[all.count++] = v->weight[i] * side->weight[s];
         }
     return all;
+}
+
+/* The weighted sum of `count` pixels of c channels, in the order and with the rounding of add_scaled. Inlined with a
+ * constant count. */
+WF_CPU_INLINE void blend(int count, int64_t c, const taps *read, const float *x, float *to)
+{
+    const float *from[8];
+    for (int t = 0; t < count; t++)
+        from[t] = x + read->pixel[t] * c;
+#pragma omp simd
+    for (int64_t i = 0; i < c; i++) {
+        float sum = 0;
+        for (int t = 0; t < count; t++)
+            sum = wf_fma(read->weight[t], from[t][i], sum);
+        to[i] = sum;
+    }
+}
+
+/* All channels of a pixel of f32; x: of its sample. */
+WF_CPU_INLINE void blend_pixel(int64_t c, const taps *read, const float *x, float *to)
+{
+    switch (read->count) {
+    case 1:
+        blend(1, c, read, x, to);
+        break;
+    case 2:
+        blend(2, c, read, x, to);
+        break;
+    case 4:
+        blend(4, c, read, x, to);
+        break;
+    default:
+        blend(8, c, read, x, to);
+        break;
+    }
 }
 
 /* Row r of the outputs of sample n. */
@@ -81,8 +142,14 @@ static void forward_row(const wf_resample_geom *geom, const grid *g, int64_t n, 
 {
     const row v = make_row(geom, g, r);
     float from[WF_CPU_CHUNK], to[WF_CPU_CHUNK];
+    const bool wide = !wf_cpu_is_narrow(x) && !wf_cpu_is_narrow(y);
     for (int64_t p = 0; p < g->out[2]; p++) {
-        const taps read = taps_of(geom, &v, p);
+        const taps read = taps_of(g, &v, p);
+        if (wide) {
+            blend_pixel(g->c, &read, (const float *)x->data + n * g->in_pixels * g->c,
+                        (float *)y->data + (n * g->out_pixels + r * g->out[2] + p) * g->c);
+            continue;
+        }
         for (int64_t first = 0; first < g->c; first += WF_CPU_CHUNK) {
             const int64_t c = wf_cpu_min(WF_CPU_CHUNK, g->c - first);
             const int64_t at = (n * g->out_pixels + r * g->out[2] + p) * g->c + first;
@@ -101,13 +168,15 @@ wf_status wf_cpu_resample_forward(wf_ctx *ctx, const wf_resample_args *args)
     const wf_array *const x = args->x, *const y = args->y;
     if (!wf_cpu_is_float(x) || !wf_cpu_is_float(y))
         return REF->resample_forward(ctx, args);
-    const grid g = grid_of(args->geom, x, y);
-    const int64_t rows = g.out[0] * g.out[1];
     if (wf_array_count(y) == 0)
         return WF_OK;
+    grid g;
+    WF_TRY(grid_take(ctx, args->geom, x, y, &g));
+    const int64_t rows = g.out[0] * g.out[1];
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_array_count(y))) schedule(static)
     for (int64_t i = 0; i < g.n * rows; i++)
         forward_row(args->geom, &g, i / rows, i % rows, x, y);
+    wf_pool_give(ctx, g.last, g.bytes);
     return WF_OK;
 }
 
@@ -118,7 +187,7 @@ static void backward_row(const wf_resample_geom *geom, const grid *g, int64_t n,
     const row v = make_row(geom, g, r);
     float room[WF_CPU_CHUNK];
     for (int64_t p = 0; p < g->out[2]; p++) {
-        const taps read = taps_of(geom, &v, p);
+        const taps read = taps_of(g, &v, p);
         for (int64_t first = 0; first < g->c; first += WF_CPU_CHUNK) {
             const int64_t c = wf_cpu_min(WF_CPU_CHUNK, g->c - first);
             const float *const from = wf_cpu_read(dy, (n * g->out_pixels + r * g->out[2] + p) * g->c + first, c, room);
@@ -134,16 +203,21 @@ wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
     const wf_array *const dy = args->y, *const dx = args->x;
     if (!wf_cpu_is_float(dx) || !wf_cpu_is_float(dy))
         return REF->resample_backward(ctx, args);
-    const grid g = grid_of(args->geom, dx, dy);
-    const int64_t rows = g.out[0] * g.out[1], image = g.in_pixels * g.c;
     if (!args->accumulate)
         WF_TRY(wf_cpu_fill(ctx, dx, 0));
     if (wf_array_count(dx) == 0 || wf_array_count(dy) == 0)
         return WF_OK;
+    grid g;
+    WF_TRY(grid_take(ctx, args->geom, dx, dy, &g));
+    const int64_t rows = g.out[0] * g.out[1], image = g.in_pixels * g.c;
     const int team = wf_cpu_team(ctx, wf_array_count(dy));
     const size_t bytes = wf_cpu_is_narrow(dx) ? (size_t)(team * image) * sizeof(float) : 0;
     void *room = NULL;
-    WF_TRY(wf_pool_take(ctx, bytes, &room));
+    const wf_status status = wf_pool_take(ctx, bytes, &room);
+    if (status != WF_OK) {
+        wf_pool_give(ctx, g.last, g.bytes);
+        return status;
+    }
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t n = 0; n < g.n; n++) {
         float *const own = room ? (float *)room + omp_get_thread_num() * image : NULL;
@@ -153,5 +227,6 @@ wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
         wf_cpu_put(dx, n * image, image, in);
     }
     wf_pool_give(ctx, room, bytes);
+    wf_pool_give(ctx, g.last, g.bytes);
     return WF_OK;
 }

@@ -65,11 +65,6 @@ static inline vec vec_fma(vec a, vec b, vec c)
 #endif
 }
 
-static inline vec vec_scaled(float a, vec b, vec c)
-{
-    return vec_fma(vec_of(a), b, c);
-}
-
 typedef uint16_t vec_half __attribute__((vector_size(32)));
 
 /* Sixteen bf16. */
@@ -115,6 +110,32 @@ static inline void pack_store(float *p, pack v)
     memcpy(p, &v, sizeof v);
 }
 
+/* The first n, n <= PACK; the others are 0, or left alone. */
+static inline pack pack_load_part(const float *p, int64_t n)
+{
+#if defined(__AVX512F__)
+    return (pack)_mm512_maskz_loadu_ps((__mmask16)((1U << n) - 1), p);
+#else
+    pack v = {0};
+    if (n == PACK)
+        return pack_load(p);
+    memcpy(&v, p, (size_t)n * sizeof *p);
+    return v;
+#endif
+}
+
+static inline void pack_store_part(float *p, int64_t n, pack v)
+{
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1U << n) - 1), (__m512)v);
+#else
+    if (n == PACK)
+        pack_store(p, v);
+    else
+        memcpy(p, &v, (size_t)n * sizeof *p);
+#endif
+}
+
 static inline pack pack_of(float x)
 {
     return x - (pack){0};
@@ -130,6 +151,18 @@ static inline pack pack_fma(pack a, pack b, pack c)
 #else
     return a * b + c;
 #endif
+}
+
+static inline pack pack_scaled(float a, pack b, pack c)
+{
+    return pack_fma(pack_of(a), b, c);
+}
+
+/* v where it is not negative, slope v where it is. */
+static inline pack pack_leak(pack v, pack slope)
+{
+    const pack_mask negative = v < (pack){0};
+    return (pack)(((pack_mask)(slope * v) & negative) | ((pack_mask)v & ~negative));
 }
 
 static inline pack pack_sqrt(pack v)

@@ -108,8 +108,8 @@ static inline float vm_log(float x)
     const int32_t n = (int32_t)(vm_bits(up) - 0x3f3504f3U) >> 23;
     const float m = vm_float(vm_bits(up) - ((uint32_t)n << 23)), z = (m - 1.0F) / (m + 1.0F), zz = z * z;
     const float whole = (float)n - (x < least ? 23.0F : 0.0F);
-    const float low = vm_fma(whole, 1.42860677e-6F * -1.0F, vm_fma(vm_atanh_core(zz) * zz, z, 2.0F * z));
-    const float y = vm_fma(whole, 0.693148613F, low);
+    const float low = wf_fma(whole, -1.42860677e-6F, wf_fma(vm_atanh_core(zz) * zz, z, 2.0F * z));
+    const float y = wf_fma(whole, 0.693148613F, low);
     const float edge = x == 0.0F ? -infinite : x == infinite ? infinite : none;
     return x > 0.0F && x < infinite ? y : edge;
 }
@@ -176,15 +176,15 @@ static inline float vm_silu_slope(float x)
 
 static inline float vm_gelu_tanh(float x)
 {
-    return 0.5F * x * (1.0F + vm_tanh(0.797884561F * vm_fma(0.044715F * x * x, x, x)));
+    return 0.5F * x * (1.0F + vm_tanh(0.797884561F * wf_fma(0.044715F * x * x, x, x)));
 }
 
 /* Beyond 10 the tanh is 1 to all digits, and its inside would overflow. */
 static inline float vm_gelu_tanh_slope(float v)
 {
     const float x = v > 10.0F ? 10.0F : v < -10.0F ? -10.0F : v;
-    const float t = vm_tanh(0.797884561F * vm_fma(0.044715F * x * x, x, x));
-    const float steep = 0.797884561F * vm_fma(0.134145F * x, x, 1.0F);
+    const float t = vm_tanh(0.797884561F * wf_fma(0.044715F * x * x, x, x));
+    const float steep = 0.797884561F * wf_fma(0.134145F * x, x, 1.0F);
     return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * steep;
 }
 

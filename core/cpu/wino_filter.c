@@ -32,38 +32,38 @@ int64_t wf_wino_tap(const wf_wino *p, int64_t phase_h, int64_t phase_w, int i, i
 }
 
 /* G g of Winograd's F(4,3) at the points of wino_tile.c: 6 products for 4 outputs of 3 taps. */
-static inline void line_6(const vec *g, int64_t s, vec *o, int64_t t)
+static inline void line_6(const pack *g, int64_t s, pack *o, int64_t t)
 {
-    const vec g0 = g[0], g1 = g[s], g2 = g[2 * s], third = vec_of(1.0F / 3.0F), fifteenth = vec_of(1.0F / 15.0F);
-    const vec outer = (g0 + g2) * third, middle = g1 * third;
+    const pack g0 = g[0], g1 = g[s], g2 = g[2 * s], third = pack_of(1.0F / 3.0F), fifteenth = pack_of(1.0F / 15.0F);
+    const pack outer = (g0 + g2) * third, middle = g1 * third;
     o[0] = g0;
     o[t] = outer + middle;
     o[2 * t] = middle - outer;
-    o[3 * t] = (vec_of(-16.0F) * g0 - vec_of(8.0F) * g1 - vec_of(4.0F) * g2) * fifteenth;
-    o[4 * t] = (g0 - vec_of(2.0F) * g1 + vec_of(4.0F) * g2) * fifteenth;
+    o[3 * t] = (pack_of(-16.0F) * g0 - pack_of(8.0F) * g1 - pack_of(4.0F) * g2) * fifteenth;
+    o[4 * t] = (g0 - pack_of(2.0F) * g1 + pack_of(4.0F) * g2) * fifteenth;
     o[5 * t] = g2;
 }
 
 /* G g of F(4,2), for one phase of a filter of 4 taps and stride 2. */
-static inline void line_5(const vec *g, int64_t s, vec *o, int64_t t)
+static inline void line_5(const pack *g, int64_t s, pack *o, int64_t t)
 {
-    const vec g0 = g[0], g1 = g[s], third = vec_of(1.0F / 3.0F);
-    o[0] = vec_of(-2.0F) * g0;
+    const pack g0 = g[0], g1 = g[s], third = pack_of(1.0F / 3.0F);
+    o[0] = pack_of(-2.0F) * g0;
     o[t] = (g0 + g1) * third;
     o[2 * t] = g1 - g0;
-    o[3 * t] = (vec_of(8.0F) * g0 - vec_of(4.0F) * g1) * third;
+    o[3 * t] = (pack_of(8.0F) * g0 - pack_of(4.0F) * g1) * third;
     o[4 * t] = g1;
 }
 
-/* Channels [c, c + 16) of one filter in all points; those from `channels` on are 0. */
+/* Channels [c, c + PACK) of one filter in all points; those from `channels` on are 0. */
 static void transform(const wf_wino *p, const float *w, int64_t c, int64_t channels, int64_t phase_h, int64_t phase_w,
-                      vec *out)
+                      pack *out)
 {
-    vec row[3], half[18];
+    pack row[3], half[18];
+    const int64_t left = c < channels ? wf_cpu_min(PACK, channels - c) : 0;
     for (int i = 0; i < p->taps; i++) {
         for (int j = 0; j < p->taps; j++)
-            row[j] =
-                vec_load_part(w + wf_wino_tap(p, phase_h, phase_w, i, j) * channels + c, wf_cpu_min(16, channels - c));
+            row[j] = pack_load_part(w + wf_wino_tap(p, phase_h, phase_w, i, j) * channels + c, left);
         p->a == 6 ? line_6(row, 1, half + i * 6, 1) : line_5(row, 1, half + i * 5, 1);
     }
     for (int j = 0; j < p->a; j++)
@@ -81,26 +81,26 @@ static int64_t packed_at(const wf_wino *p, int64_t k, int64_t o)
 static void filter_backward(const wf_wino *p, const float *w, int64_t f, int64_t phase, float *out)
 {
     const int64_t taps = p->stride == 2 ? 16 : 9, matrix = p->k * p->width;
-    vec point[36];
-    for (int64_t c = 0; c < p->out_c; c += 16) {
+    pack point[36];
+    for (int64_t c = 0; c < p->width; c += PACK) {
         transform(p, w + f * taps * p->out_c, c, p->out_c, phase / p->out_phases, phase % p->out_phases, point);
         for (int64_t i = 0; i < p->points; i++)
-            vec_store(out + (phase * p->points + i) * matrix + packed_at(p, f, c), point[i]);
+            pack_store(out + (phase * p->points + i) * matrix + packed_at(p, f, c), point[i]);
     }
 }
 
-/* Forwards they are inputs: squares of 16 filters by 16 channels are transposed. */
+/* Forwards they are inputs: 16 filters by PACK channels are transposed. */
 static void filter_forward(const wf_wino *p, const float *w, int64_t f, int64_t phase, float *out)
 {
     const int64_t taps = p->stride == 2 ? 16 : 9, matrix = p->k * p->width;
     const int64_t count = wf_cpu_min(16, p->out_c - f);
-    vec point[16][36];
-    for (int64_t c = 0; c < p->in_c; c += 16) {
+    pack point[16][36];
+    for (int64_t c = 0; c < p->in_c; c += PACK) {
         for (int64_t i = 0; i < count; i++)
             transform(p, w + (f + i) * taps * p->in_c, c, p->in_c, phase / p->in_phases, phase % p->in_phases,
                       point[i]);
         for (int64_t i = 0; i < p->points; i++)
-            for (int64_t l = 0; l < 16; l++) {
+            for (int64_t l = 0; l < PACK; l++) {
                 float *const to = out + i * matrix + packed_at(p, phase * p->in_c + c + l, f);
                 for (int64_t j = 0; j < 16; j++)
                     to[j] = j < count ? point[j][i][l] : 0.0F;

@@ -59,48 +59,48 @@ static void multiply_block(const grad *g, int64_t at, int64_t count, const float
 }
 
 /* Transposed line_6 and line_5: from the domain back to taps. */
-static inline void taps_6(const vec *u, int64_t s, vec *o, int64_t t)
+static inline void taps_6(const pack *u, int64_t s, pack *o, int64_t t)
 {
-    const vec u0 = u[0], u3 = u[3 * s], u4 = u[4 * s], third = vec_of(1.0F / 3.0F);
-    const vec sum = (u[s] + u[2 * s]) * third, difference = (u[s] - u[2 * s]) * third;
-    o[0] = vec_scaled(-16.0F / 15.0F, u3, vec_scaled(1.0F / 15.0F, u4, u0 + difference));
-    o[t] = vec_scaled(-8.0F / 15.0F, u3, vec_scaled(-2.0F / 15.0F, u4, sum));
-    o[2 * t] = vec_scaled(-4.0F / 15.0F, u3, vec_scaled(4.0F / 15.0F, u4, u[5 * s] + difference));
+    const pack u0 = u[0], u3 = u[3 * s], u4 = u[4 * s], third = pack_of(1.0F / 3.0F);
+    const pack sum = (u[s] + u[2 * s]) * third, difference = (u[s] - u[2 * s]) * third;
+    o[0] = pack_scaled(-16.0F / 15.0F, u3, pack_scaled(1.0F / 15.0F, u4, u0 + difference));
+    o[t] = pack_scaled(-8.0F / 15.0F, u3, pack_scaled(-2.0F / 15.0F, u4, sum));
+    o[2 * t] = pack_scaled(-4.0F / 15.0F, u3, pack_scaled(4.0F / 15.0F, u4, u[5 * s] + difference));
 }
 
-static inline void taps_5(const vec *u, int64_t s, vec *o, int64_t t)
+static inline void taps_5(const pack *u, int64_t s, pack *o, int64_t t)
 {
-    const vec u0 = u[0], u1 = u[s], u2 = u[2 * s], u3 = u[3 * s], u4 = u[4 * s];
-    o[0] = vec_scaled(-2.0F, u0, vec_scaled(1.0F / 3.0F, u1, vec_scaled(8.0F / 3.0F, u3, vec_of(0.0F) - u2)));
-    o[t] = vec_scaled(1.0F / 3.0F, u1, vec_scaled(-4.0F / 3.0F, u3, u2 + u4));
+    const pack u0 = u[0], u1 = u[s], u2 = u[2 * s], u3 = u[3 * s], u4 = u[4 * s];
+    o[0] = pack_scaled(-2.0F, u0, pack_scaled(1.0F / 3.0F, u1, pack_scaled(8.0F / 3.0F, u3, pack_of(0.0F) - u2)));
+    o[t] = pack_scaled(1.0F / 3.0F, u1, pack_scaled(-4.0F / 3.0F, u3, u2 + u4));
 }
 
-/* The taps of one input channel and sixteen outputs. */
-static void taps_of(const grad *g, const float *sums, vec tap[9])
+/* The taps of one input channel and PACK outputs. */
+static void taps_of(const grad *g, const float *sums, pack tap[9])
 {
     const int a = g->p->a, taps = g->p->taps;
-    vec row[6], half[18];
+    pack row[6], half[18];
     for (int i = 0; i < a; i++) {
         for (int j = 0; j < a; j++)
-            row[j] = vec_load(sums + (i * a + j) * g->sums_step);
+            row[j] = pack_load(sums + (i * a + j) * g->sums_step);
         a == 6 ? taps_6(row, 1, half + i * taps, 1) : taps_5(row, 1, half + i * taps, 1);
     }
     for (int j = 0; j < taps; j++)
         a == 6 ? taps_6(half + j, taps, tap + j, taps) : taps_5(half + j, taps, tap + j, taps);
 }
 
-/* Squares of 16 outputs by 16 channels into dw[out][tap][channel]. */
+/* PACK outputs by 16 channels into dw[out][tap][channel]. */
 static void store_square(const grad *g, const float *sums, int64_t o, int64_t channel, int64_t phase, bool add)
 {
     const wf_wino *const p = g->p;
     const int64_t all = p->stride == 2 ? 16 : 9, count = p->taps * p->taps;
-    vec tap[16][9];
+    pack tap[16][9];
     for (int64_t c = 0; c < 16; c++)
         taps_of(g, sums + c * g->sum_step + o, tap[c]);
     for (int64_t t = 0; t < count; t++) {
         const int64_t at =
             wf_wino_tap(p, phase / p->in_phases, phase % p->in_phases, (int)t / p->taps, (int)t % p->taps);
-        for (int64_t l = 0; l < 16; l++) {
+        for (int64_t l = 0; l < PACK; l++) {
             float *const to = g->dw + ((o + l) * all + at) * p->in_c + channel;
             for (int64_t c = 0; c < 16; c++)
                 to[c] = add ? to[c] + tap[c][t][l] : tap[c][t][l];
@@ -124,7 +124,7 @@ static void run_unit(const grad *g, int64_t unit, float *work)
     /* Rounds after the first add to dw, always in the same order. */
     const bool add = g->accumulate || g->first > 0;
     for (int64_t c = 0; c < g->unit; c += 16)
-        for (int64_t o = 0; o < p->out_c; o += 16)
+        for (int64_t o = 0; o < p->out_c; o += PACK)
             store_square(g, sums + c * g->sum_step, o, channel + c, phase, add);
 }
 

@@ -1,113 +1,113 @@
-/* Tiles in and out of the transformed domain. One line transform is applied to rows and then to columns, on 16 channels
- * at once. */
+/* Tiles in and out of the transformed domain. One line transform is applied to rows and then to columns, on as many
+ * channels at once as a register holds. */
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
 
 /* Points 0, 1, -1, 1/2, -2, infinity. */
-static inline void input_6(const vec *d, int64_t s, vec *o, int64_t t)
+static inline void input_6(const pack *d, int64_t s, pack *o, int64_t t)
 {
-    const vec d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s], d4 = d[4 * s], d5 = d[5 * s];
-    const vec odd = d3 - d1, even = d4 - d2;
-    o[0] = vec_scaled(1.5F, odd, vec_scaled(-2.0F, d2, d0 + d4));
-    o[t] = vec_scaled(2.5F, d3, vec_scaled(0.5F, d2, d4 - d1));
-    o[2 * t] = vec_scaled(0.5F, d3, vec_scaled(-2.5F, d2, d4 + d1));
-    o[3 * t] = vec_scaled(2.0F, odd, even);
-    o[4 * t] = vec_scaled(-0.5F, odd, even);
-    o[5 * t] = vec_scaled(1.5F, even, vec_scaled(-2.0F, d3, d1 + d5));
+    const pack d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s], d4 = d[4 * s], d5 = d[5 * s];
+    const pack odd = d3 - d1, even = d4 - d2;
+    o[0] = pack_scaled(1.5F, odd, pack_scaled(-2.0F, d2, d0 + d4));
+    o[t] = pack_scaled(2.5F, d3, pack_scaled(0.5F, d2, d4 - d1));
+    o[2 * t] = pack_scaled(0.5F, d3, pack_scaled(-2.5F, d2, d4 + d1));
+    o[3 * t] = pack_scaled(2.0F, odd, even);
+    o[4 * t] = pack_scaled(-0.5F, odd, even);
+    o[5 * t] = pack_scaled(1.5F, even, pack_scaled(-2.0F, d3, d1 + d5));
 }
 
-/* vec_scaled(a, x, y) is a x + y, in one rounding. */
-static inline void output_6(const vec *m, int64_t s, vec *o, int64_t t)
+/* pack_scaled(a, x, y) is a x + y, in one rounding. */
+static inline void output_6(const pack *m, int64_t s, pack *o, int64_t t)
 {
-    const vec m0 = m[0], m1 = m[s], m2 = m[2 * s], m3 = m[3 * s], m4 = m[4 * s], m5 = m[5 * s];
-    const vec sum = m1 + m2, difference = m1 - m2;
+    const pack m0 = m[0], m1 = m[s], m2 = m[2 * s], m3 = m[3 * s], m4 = m[4 * s], m5 = m[5 * s];
+    const pack sum = m1 + m2, difference = m1 - m2;
     o[0] = (m0 + sum) + (m3 + m4);
-    o[t] = vec_scaled(0.5F, m3, vec_scaled(-2.0F, m4, difference));
-    o[2 * t] = vec_scaled(0.25F, m3, vec_scaled(4.0F, m4, sum));
-    o[3 * t] = vec_scaled(0.125F, m3, vec_scaled(-8.0F, m4, difference + m5));
+    o[t] = pack_scaled(0.5F, m3, pack_scaled(-2.0F, m4, difference));
+    o[2 * t] = pack_scaled(0.25F, m3, pack_scaled(4.0F, m4, sum));
+    o[3 * t] = pack_scaled(0.125F, m3, pack_scaled(-8.0F, m4, difference + m5));
 }
 
 /* Points 0, 1, -1, -1/2, infinity. */
-static inline void input_5(const vec *d, int64_t s, vec *o, int64_t t)
+static inline void input_5(const pack *d, int64_t s, pack *o, int64_t t)
 {
-    const vec d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s], d4 = d[4 * s];
-    o[0] = vec_scaled(0.5F, d2 - d0, d3 - d1);
-    o[t] = vec_scaled(0.5F, d1, vec_scaled(1.5F, d2, d3));
-    o[2 * t] = vec_scaled(-0.5F, d1 + d2, d3);
+    const pack d0 = d[0], d1 = d[s], d2 = d[2 * s], d3 = d[3 * s], d4 = d[4 * s];
+    o[0] = pack_scaled(0.5F, d2 - d0, d3 - d1);
+    o[t] = pack_scaled(0.5F, d1, pack_scaled(1.5F, d2, d3));
+    o[2 * t] = pack_scaled(-0.5F, d1 + d2, d3);
     o[3 * t] = d3 - d1;
-    o[4 * t] = vec_scaled(0.5F, d3 - d1, d4 - d2);
+    o[4 * t] = pack_scaled(0.5F, d3 - d1, d4 - d2);
 }
 
-static inline void output_5(const vec *m, int64_t s, vec *o, int64_t t)
+static inline void output_5(const pack *m, int64_t s, pack *o, int64_t t)
 {
-    const vec m0 = m[0], m1 = m[s], m2 = m[2 * s], m3 = m[3 * s], m4 = m[4 * s];
-    const vec sum = m1 + m2, difference = m1 - m2;
+    const pack m0 = m[0], m1 = m[s], m2 = m[2 * s], m3 = m[3 * s], m4 = m[4 * s];
+    const pack sum = m1 + m2, difference = m1 - m2;
     o[0] = (m0 + sum) + m3;
-    o[t] = vec_scaled(-0.5F, m3, difference);
-    o[2 * t] = vec_scaled(0.25F, m3, sum);
-    o[3 * t] = vec_scaled(-0.125F, m3, difference + m4);
+    o[t] = pack_scaled(-0.5F, m3, difference);
+    o[2 * t] = pack_scaled(0.25F, m3, sum);
+    o[3 * t] = pack_scaled(-0.125F, m3, difference + m4);
 }
 
 /* The transpositions of output_6 and output_5: gradients of outputs into the domain. */
-static inline void spread_6(const vec *y, int64_t s, vec *o, int64_t t)
+static inline void spread_6(const pack *y, int64_t s, pack *o, int64_t t)
 {
-    const vec y0 = y[0], y1 = y[s], y2 = y[2 * s], y3 = y[3 * s], even = y0 + y2, odd = y1 + y3;
+    const pack y0 = y[0], y1 = y[s], y2 = y[2 * s], y3 = y[3 * s], even = y0 + y2, odd = y1 + y3;
     o[0] = y0;
     o[t] = even + odd;
     o[2 * t] = even - odd;
-    o[3 * t] = vec_scaled(0.125F, y3, vec_scaled(0.25F, y2, vec_scaled(0.5F, y1, y0)));
-    o[4 * t] = vec_scaled(-8.0F, y3, vec_scaled(4.0F, y2, vec_scaled(-2.0F, y1, y0)));
+    o[3 * t] = pack_scaled(0.125F, y3, pack_scaled(0.25F, y2, pack_scaled(0.5F, y1, y0)));
+    o[4 * t] = pack_scaled(-8.0F, y3, pack_scaled(4.0F, y2, pack_scaled(-2.0F, y1, y0)));
     o[5 * t] = y3;
 }
 
-static inline void spread_5(const vec *y, int64_t s, vec *o, int64_t t)
+static inline void spread_5(const pack *y, int64_t s, pack *o, int64_t t)
 {
-    const vec y0 = y[0], y1 = y[s], y2 = y[2 * s], y3 = y[3 * s], even = y0 + y2, odd = y1 + y3;
+    const pack y0 = y[0], y1 = y[s], y2 = y[2 * s], y3 = y[3 * s], even = y0 + y2, odd = y1 + y3;
     o[0] = y0;
     o[t] = even + odd;
     o[2 * t] = even - odd;
-    o[3 * t] = vec_scaled(-0.125F, y3, vec_scaled(0.25F, y2, vec_scaled(-0.5F, y1, y0)));
+    o[3 * t] = pack_scaled(-0.125F, y3, pack_scaled(0.25F, y2, pack_scaled(-0.5F, y1, y0)));
     o[4 * t] = y3;
 }
 
 static inline void spread_square(int a, const float *const *at, int64_t c, float *to, int64_t step)
 {
-    vec row[WINO_TILE], half[24], column[6];
+    pack row[WINO_TILE], half[24], column[6];
     for (int i = 0; i < WINO_TILE; i++) {
         for (int j = 0; j < WINO_TILE; j++)
-            row[j] = vec_load(at[i * WINO_TILE + j] + c);
+            row[j] = pack_load(at[i * WINO_TILE + j] + c);
         a == 6 ? spread_6(row, 1, half + i * a, 1) : spread_5(row, 1, half + i * a, 1);
     }
     for (int j = 0; j < a; j++) {
         a == 6 ? spread_6(half + j, a, column, 1) : spread_5(half + j, a, column, 1);
         for (int i = 0; i < a; i++)
-            vec_store(to + (i * a + j) * step, column[i]);
+            pack_store(to + (i * a + j) * step, column[i]);
     }
 }
 
 /* Row by row, then column by column. */
 static inline void input_square(int a, const float *const *at, int64_t c, float *to, int64_t step)
 {
-    vec row[6], half[36], column[6];
+    pack row[6], half[36], column[6];
     for (int i = 0; i < a; i++) {
         for (int j = 0; j < a; j++)
-            row[j] = vec_load(at[i * a + j] + c);
+            row[j] = pack_load(at[i * a + j] + c);
         /* `a` is a constant wherever this is inlined, so the choice costs nothing. */
         a == 6 ? input_6(row, 1, half + i * a, 1) : input_5(row, 1, half + i * a, 1);
     }
     for (int j = 0; j < a; j++) {
         a == 6 ? input_6(half + j, a, column, 1) : input_5(half + j, a, column, 1);
         for (int i = 0; i < a; i++)
-            vec_store(to + (i * a + j) * step, column[i]);
+            pack_store(to + (i * a + j) * step, column[i]);
     }
 }
 
-static inline void output_square(int a, const float *from, int64_t step, vec *result)
+static inline void output_square(int a, const float *from, int64_t step, pack *result)
 {
-    vec row[6], half[24];
+    pack row[6], half[24];
     for (int i = 0; i < a; i++) {
         for (int j = 0; j < a; j++)
-            row[j] = vec_load(from + (i * a + j) * step);
+            row[j] = pack_load(from + (i * a + j) * step);
         a == 6 ? output_6(row, 1, half + i * WINO_TILE, 1) : output_5(row, 1, half + i * WINO_TILE, 1);
     }
     for (int j = 0; j < WINO_TILE; j++)
@@ -156,26 +156,26 @@ void wf_wino_input_tile(const wf_wino *p, wf_wino_source in, int64_t tile, wf_wi
     const float *pixel[36];
     input_pixels(p, in.data + first, in.zeros, at.n, y0, x0, pixel);
     if (p->a == 6)
-        for (int64_t c = 0; c < channels; c += 16)
+        for (int64_t c = 0; c < channels; c += PACK)
             input_square(6, pixel, c, values + c, point_step);
     else
-        for (int64_t c = 0; c < channels; c += 16)
+        for (int64_t c = 0; c < channels; c += PACK)
             input_square(5, pixel, c, values + c, point_step);
 }
 
 static inline void output_channels(const wf_wino *p, int a, const float *products, int64_t point_step,
                                    float *const *pixel, const float *bias, float slope)
 {
-    const vec leak = vec_of(slope);
-    for (int64_t c = 0; c < p->out_c; c += 16) {
-        vec result[WINO_TILE * WINO_TILE];
-        const int64_t count = wf_cpu_min(16, p->out_c - c);
-        const vec add = bias ? vec_load_part(bias + c, count) : vec_of(0.0F);
+    const pack leak = pack_of(slope);
+    for (int64_t c = 0; c < p->out_c; c += PACK) {
+        pack result[WINO_TILE * WINO_TILE];
+        const int64_t count = wf_cpu_min(PACK, p->out_c - c);
+        const pack add = bias ? pack_load_part(bias + c, count) : pack_of(0.0F);
         output_square(a, products + c, point_step, result);
         for (int i = 0; i < WINO_TILE * WINO_TILE; i++)
             if (pixel[i]) {
-                const vec v = result[i] + add;
-                vec_store_part(pixel[i] + c, count, slope == 1.0F ? v : vec_leak(v, leak));
+                const pack v = result[i] + add;
+                pack_store_part(pixel[i] + c, count, slope == 1.0F ? v : pack_leak(v, leak));
             }
     }
 }
@@ -211,9 +211,9 @@ void wf_wino_gradient_tile(const wf_wino *p, wf_wino_source dy, int64_t tile, fl
                 inside ? dy.data + ((at.n * p->out_h + y0 + i) * p->out_w + x0 + j) * p->out_c : dy.zeros;
         }
     if (p->a == 6)
-        for (int64_t c = 0; c < p->out_c; c += 16)
+        for (int64_t c = 0; c < p->out_c; c += PACK)
             spread_square(6, pixel, c, values + c / WINO_PANEL * panel_step + c % WINO_PANEL, point_step);
     else
-        for (int64_t c = 0; c < p->out_c; c += 16)
+        for (int64_t c = 0; c < p->out_c; c += PACK)
             spread_square(5, pixel, c, values + c / WINO_PANEL * panel_step + c % WINO_PANEL, point_step);
 }
