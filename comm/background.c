@@ -72,8 +72,8 @@ static bool moves(const operation *op)
 {
     if (op->call.operation == WF_CALL_ALLGATHER)
         return op->comm->size > 1;
-    return (op->comm->size > 1 || wf_native_takes(op->comm, &op->call)) && strcmp(op->comm->name, "dummy") != 0 &&
-           (op->call.operation != WF_CALL_SUM || op->call.parts > 0);
+    return (op->comm->size > 1 || wf_call_stays(wf_engine_agreed(op->comm), &op->call)) &&
+           strcmp(op->comm->name, "dummy") != 0 && (op->call.operation != WF_CALL_SUM || op->call.parts > 0);
 }
 
 /* Runs an operation that is over when its call returns: a function, or what needs no peer. */
@@ -97,9 +97,9 @@ static wf_status begin_operation(operation *op, bool *moved, bool *over)
 {
     wf_comm *comm = connection_of(op);
     op->before = comm->traffic;
-    *over = op->run || !moves(op) || comm->shared->in_order;
+    *over = op->run || !moves(op);
     if (*over)
-        return op->run || !moves(op) ? run_at_once(op) : wf_comm_run(comm, WF_OK, &op->call);
+        return run_at_once(op);
     WF_TRY(wf_comm_alive(comm));
     if (!wf_control_has_room(comm))
         return WF_OK;

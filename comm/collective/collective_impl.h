@@ -90,16 +90,10 @@ wf_status wf_native_follow(const wf_comm *comm, wf_comm *part) WF_NODISCARD;
 /* Connects them, unless they are connected, or fails with what prevents it. Collective. */
 wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
 
-/* --- native.c: calls on device memory that is not the host's: by the native transport, or among one rank --- */
+/* --- native.c: peer slots by the native transport --- */
 
-/* Returns true if the call bypasses the engine, on all ranks alike: the ranks are connected natively, or there is one
- * rank and its device memory is not host memory. Max and min of floats do so over one rank only: the transport may lose
- * a NaN. */
-bool wf_native_takes(const wf_comm *comm, const wf_call *call);
 /* Returns true if the tensor of a slot goes by the native transport. */
 bool wf_native_takes_tensor(const wf_peer_call *c, const wf_tensor *x);
-/* Runs the call; `in` and `out` are its vectors in device memory. */
-wf_status wf_native_run(wf_comm *comm, const wf_call *call, const void *in, void *out) WF_NODISCARD;
 /* Moves the data of the peer slots as one native call. An all-gather sends the data of each rank to all. */
 wf_status wf_native_move_slots(const wf_peer_call *c) WF_NODISCARD;
 wf_status wf_native_gather_slots(const wf_peer_call *c, const wf_buffer *own) WF_NODISCARD;

@@ -3,7 +3,7 @@
  *     checked   the caller has looked at its arguments; an error of one rank becomes that of all
  *     enter     the guard numbers the call, notes it, and shows it to the neighbour (comm/guard/operation.c)
  *     buffers   tensors become memory that travels: packed, and in the host's memory unless they move natively
- *     move      a schedule of the engine, or calls of the native transport
+ *     move      a schedule of the engine; a step of it may be calls of the native transport
  *     store     what came goes into the tensor
  *     settle    waits until the left neighbour is known to make the same call
  *     end       counts the call as over; a failure on the way reaches all ranks
@@ -61,14 +61,12 @@ static wf_status move_memory(wf_comm *comm, const wf_call *call, bool on_device,
     const bool reduces = call->operation == WF_CALL_REDUCE || call->operation == WF_CALL_ALLREDUCE;
     if (call->peers)
         return wf_peer_call_run(call->peers, call);
-    if (on_device)
-        return wf_native_run(comm, call, b->in.data, b->out.data);
     /* A reduction of tensors opens the memory that it goes through; numbers use it once it is open, so that a
      * communicator on which ranks only agree takes none. */
-    if (reduces && call->device && comm->inter_size == 1)
+    if (reduces && !on_device && call->device && comm->inter_size == 1)
         WF_TRY(wf_coll_share(comm));
     /* Sums in a node's memory need none of the host's of their own, which could not be captured either. */
-    if (reduces && comm->size > 1 && call->count > 0)
+    if (reduces && !on_device && comm->size > 1 && call->count > 0)
         WF_TRY(wf_comm_forbid_capture(comm, "communicate through the memory of the host"));
     return wf_engine_run(comm, call, b->in.data, b->out.data);
 }
@@ -84,7 +82,7 @@ static wf_status run_call(wf_comm *comm, const wf_call *call)
     wf_status status;
     WF_TRY(wf_guard_enter(comm, call));
     /* All ranks decide alike, since both ways need all of them. */
-    const bool on_device = wf_native_takes(comm, call);
+    const bool on_device = wf_call_stays(wf_engine_agreed(comm), call);
     WF_TRY_OUT(open_buffers(comm, call, on_device, &b));
     WF_TRY_OUT(move_memory(comm, call, on_device, &b));
     WF_TRY_OUT(store_result(comm, call, &b.out));

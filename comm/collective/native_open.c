@@ -56,6 +56,7 @@ wf_status wf_native_open(wf_comm *comm)
     WF_TRY(wf_barrier(comm)); /* learns here of a rank that failed before */
     WF_TRY(wf_native_connect(comm, &id));
     wf_native_watch(comm);
+    wf_engine_agreed(comm)->native = true;
     return WF_OK;
 }
 

@@ -372,7 +372,7 @@ static wf_status reduce_natively(wf_peer_call *c, wf_dtype dtype, wf_reduce_op o
 static wf_status reduce_scatter(wf_peer_call *c, const wf_call *call)
 {
     wf_peer_slot *mine = &c->slot[c->comm->rank];
-    const bool on_device = wf_native_takes(c->comm, call);
+    const bool on_device = wf_call_stays(wf_engine_agreed(c->comm), call);
     c->way = on_device ? WF_WAY_NATIVE : WF_WAY_STAGED;
     WF_TRY(read_buffers(c));
     WF_TRY(wf_buffer_read(c->comm, mine->out, on_device, &mine->buffer_out));
@@ -388,18 +388,19 @@ wf_status wf_peer_call_exchange(wf_peer_call *c)
     return status;
 }
 
-static wf_status run_call(wf_peer_call *c, const wf_call *call)
+static wf_status run_kind(wf_peer_call *c, const wf_call *call)
 {
     if (c->way == WF_WAY_BYTES)
         return run_scatter(c);
     if (call->operation == WF_CALL_REDUCE_SCATTER)
         return reduce_scatter(c, call);
-    return c->same && c->comm->size > 1 && wf_native_takes(c->comm, call) ? allgather_natively(c) : exchange(c);
+    return c->same && c->comm->size > 1 && wf_call_stays(wf_engine_agreed(c->comm), call) ? allgather_natively(c)
+                                                                                          : exchange(c);
 }
 
 wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call)
 {
-    const wf_status status = run_call(c, call);
+    const wf_status status = run_kind(c, call);
     free_buffers(c);
     return status;
 }

@@ -3,7 +3,8 @@
 #include "comm/collective/collective_impl.h"
 
 /* x to one rank, and y from one; NULL: nothing goes, or comes. */
-static wf_status move(wf_comm *comm, const char *operation, const wf_tensor *x, int to, wf_tensor *y, int from, int tag)
+static wf_status exchange_pair(wf_comm *comm, const char *operation, const wf_tensor *x, int to, wf_tensor *y, int from,
+                               int tag)
 {
     WF_TRY(wf_comm_alive(comm));
     /* Both partners are checked before anything is sent. */
@@ -27,7 +28,7 @@ static wf_status missing(const char *operation, const char *what)
 wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "send", x ? move(comm, "send", x, to, NULL, -1, tag) : missing("send", "x"));
+    return wf_guard_end(comm, "send", x ? exchange_pair(comm, "send", x, to, NULL, -1, tag) : missing("send", "x"));
 }
 
 /* The frame, type and shape, travels with every message, so a receiver without a tensor needs nothing more from the
@@ -40,14 +41,15 @@ wf_status wf_send_new(wf_comm *comm, const wf_tensor *x, int to, int tag)
 wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag)
 {
     WF_NEED(comm);
-    return wf_guard_end(comm, "recv", y ? move(comm, "recv", NULL, -1, y, from, tag) : missing("recv", "y"));
+    return wf_guard_end(comm, "recv", y ? exchange_pair(comm, "recv", NULL, -1, y, from, tag) : missing("recv", "y"));
 }
 
 wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, int from, int tag)
 {
     WF_NEED(comm);
     return wf_guard_end(comm, "sendrecv",
-                        x && y ? move(comm, "sendrecv", x, to, y, from, tag) : missing("sendrecv", x ? "y" : "x"));
+                        x && y ? exchange_pair(comm, "sendrecv", x, to, y, from, tag)
+                               : missing("sendrecv", x ? "y" : "x"));
 }
 
 static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)

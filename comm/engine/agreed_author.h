@@ -22,6 +22,7 @@ typedef struct wf_agreed {
     int smallest;    /* ranks of the smallest node */
 
     bool staged; /* tensors are in device memory that messages and the host's rings cannot reach */
+    bool native; /* the ranks are connected by the native transport, which moves device memory */
     bool shared; /* the ranks of every node share memory for sums: a ring of ring_slots slots a rank */
     int ring_slots;
     size_t ring_slot_bytes;

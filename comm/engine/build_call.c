@@ -254,6 +254,12 @@ static wf_status make(const making *m)
 {
     const wf_call *call = m->call;
     const size_t bytes = (size_t)call->count * m->size;
+    /* Lists tell each other their lengths first, by messages; what moves natively follows. */
+    if (call->operation != WF_CALL_LISTS && call->operation != WF_CALL_REDUCE_SCATTER &&
+        wf_call_stays(wf_builder_agreed(m->b), call)) {
+        wf_build_native(m->b, call);
+        return WF_OK;
+    }
     switch (call->operation) {
     case WF_CALL_BCAST:
         wf_build_bcast(m->b, &m->g, both(m, call->count), bytes, call->root);

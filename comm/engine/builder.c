@@ -22,7 +22,7 @@ struct wf_builder {
     bool failed;
     uint8_t flags; /* of the next step */
     size_t most_bytes;
-    list step, operand, wait, input, box, call, pending;
+    list step, operand, wait, input, box, call, launch, pending;
     list known[WF_OPERAND_SHARED + 1]; /* operands by kind and number */
     int32_t phase_first;               /* the steps of this phase begin here */
     int32_t phase_join;                /* what they wait for; -1: nothing */
@@ -86,6 +86,7 @@ wf_builder *wf_builder_new(wf_ctx *ctx, const wf_agreed *agreed, int rank)
     b->input.size = sizeof(wf_address);
     b->box.size = sizeof(wf_step_box);
     b->call.size = sizeof(wf_step_call);
+    b->launch.size = sizeof(wf_native_part);
     return b;
 }
 
@@ -514,6 +515,18 @@ wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_addre
     return add(b, step);
 }
 
+wf_steps wf_add_native(wf_builder *b, const wf_native_part *part, int parts)
+{
+    wf_step step = step_of(WF_STEP_NATIVE, WF_NOWHERE, WF_NOWHERE, 0);
+    step.list = b->launch.count;
+    step.inputs = parts;
+    wf_native_part *at = parts > 0 ? grow(b, &b->launch, parts) : NULL;
+    if (!at)
+        return none(b);
+    memcpy(at, part, (size_t)parts * sizeof *at);
+    return add(b, step);
+}
+
 /* One empty step joins all that nobody follows yet. A barrier of n steps costs n waits this way, not n times the steps
  * behind it. */
 void wf_builder_phase(wf_builder *b)
@@ -560,6 +573,7 @@ wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
     s->input = b->input.data;
     s->box = b->box.data;
     s->call = b->call.data;
+    s->launch = b->launch.data;
     s->pieces = b->passed.data;
     s->rings = b->passed.count;
     s->device = b->agreed->staged;

@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "comm/engine/agreed_author.h"
+#include "comm/transport_author.h"
 #include "core/status_author.h"
 
 typedef enum wf_operand_kind {
@@ -69,6 +70,14 @@ typedef struct wf_step_box {
 /* The shape of the source. */
 wf_shape wf_step_box_source(const wf_step_box *box);
 
+/* One call of a native step, on device memory: of the native transport, or a copy that may change the type. */
+typedef struct wf_native_part {
+    bool copies;         /* x to y, of type `to`, after all native calls before it */
+    wf_native_call call; /* its x and y are the addresses below */
+    wf_address x, y;
+    wf_dtype to;
+} wf_native_part;
+
 /* --- the builder ----------------------------------------------------------------------------------------------------
  *
  * Steps are added one after the other. Running out of memory is remembered, and wf_builder_end says so; so callers
@@ -126,6 +135,9 @@ wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype d
 wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds);
 wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
                          bool adds);
+/* Puts calls on the stream of the native transport, several as one group: over once they are there. A copy goes alone.
+ */
+wf_steps wf_add_native(wf_builder *b, const wf_native_part *part, int parts);
 /* Every element of the box becomes the value. */
 wf_steps wf_add_fill(wf_builder *b, wf_step_box box, wf_dtype dtype, wf_address to, double value);
 wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);

@@ -58,6 +58,15 @@ void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_s
  */
 /* A call (comm/call_author.h) as the schedule of one rank. What it costs: wf_call_price (comm/proof/proof_author.h). */
 
+/* --- build_native.c --- */
+/* Returns true if the call's vectors stay in device memory: the native transport moves them, or there is one rank,
+ * whose vectors are copied. The same on all ranks. Max and min of floats do so over one rank only, since the transport
+ * may lose a NaN. */
+bool wf_call_stays(const wf_agreed *agreed, const wf_call *call);
+/* Adds the steps of such a call. 16-bit types are reduced in f32 and rounded once, but in sums of gradients, which
+ * travel in the type of their buffer (wf_multi_node_opts.grad_dtype). */
+void wf_build_native(wf_builder *b, const wf_call *call);
+
 /* Entries of `part`, where there is one. */
 int64_t wf_call_entries(const wf_call *call, int ranks);
 

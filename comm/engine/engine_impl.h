@@ -105,6 +105,11 @@ wf_status wf_pairs_open(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs,
 wf_ring_flag *wf_pairs_flag(const wf_pairs *pairs, const wf_agreed *agreed, int owner, int user);
 void wf_pairs_close(wf_pairs *pairs, const wf_agreed *agreed);
 
+/* --- run_native.c --- */
+
+/* Runs a native step. */
+wf_status wf_run_native(const wf_run *run, const wf_step *step) WF_NODISCARD;
+
 /* --- combine.c --- */
 
 /* y[i] = in[0][i] op in[1][i] op ...; y may be one of the inputs. Host memory. */

@@ -152,7 +152,7 @@ static bool equal(const wf_call *a, const wf_call *b, int ranks)
 {
     return a->operation == b->operation && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
            a->root == b->root && a->check == b->check && a->reducer == b->reducer && a->parts == b->parts &&
-           a->exact == b->exact && a->buffer == b->buffer && !a->part == !b->part &&
+           a->exact == b->exact && a->buffer == b->buffer && a->device == b->device && !a->part == !b->part &&
            (!a->part || !memcmp(a->part, b->part, (size_t)wf_call_entries(a, ranks) * sizeof *a->part));
 }
 
@@ -370,6 +370,8 @@ static wf_status start_run(wf_comm *comm, const wf_link *link, const void *const
                                       .ring_pieces = engine->ring.pieces,
                                       .seen = engine->ring.seen,
                                       .in_line = flight->in_line,
+                                      .launch = wf_native_step_of,
+                                      .launch_own = comm,
                                       .pair_flags = engine->pairs.flags,
                                       .pieces = engine->pairs.pieces});
     /* Counted now, so that the bytes of a message that outlives its call are counted in that call. */

@@ -32,11 +32,6 @@
 #define LOOKS     8                 /* at unfinished messages in a row: at each of them MPI moves all */
 #define TILE      ((size_t)8 << 10) /* bytes: a result is copied on while it is in the first-level cache */
 
-static bool is_message(const wf_step *step)
-{
-    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
-}
-
 /* A device has events; what a host was given is done. */
 static bool has_events(const wf_run *run)
 {
@@ -54,7 +49,7 @@ wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
 {
     int32_t messages = 0, awaits = 0, inputs = 0, late = 0;
     for (int32_t i = 0; i < s->steps; i++) {
-        messages += is_message(&s->step[i]);
+        messages += wf_step_is_message(&s->step[i]);
         awaits += s->step[i].kind == WF_STEP_AWAIT;
         inputs = s->step[i].inputs > inputs ? s->step[i].inputs : inputs;
         late += (s->step[i].flags & WF_STEP_AT_WAIT) != 0;
@@ -284,6 +279,8 @@ static wf_status call_step(wf_run *run, const wf_step *step)
 static wf_status local_step(wf_run *run, const wf_step *step)
 {
     switch (step->kind) {
+    case WF_STEP_NATIVE:
+        return wf_run_native(run, step);
     case WF_STEP_COMBINE:
         return combine_step(run, step);
     case WF_STEP_COPY:
@@ -475,7 +472,7 @@ static wf_status run_ready(wf_run *run, bool *moved)
         run->ready[pick] = run->ready[run->head];
         run->ready[run->head] = i;
         const wf_step *step = &run->schedule->step[i];
-        if (is_message(step)) {
+        if (wf_step_is_message(step)) {
             run->head++;
             WF_TRY(begin_message(run, i));
         } else if (step->kind == WF_STEP_AWAIT) {

@@ -4,17 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_message(const wf_step *step)
-{
-    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
-}
-
 /* Links each message with the one that is posted before it, by a hash table of the last one of each pair. */
 static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
 {
     uint32_t room = 16;
     for (int32_t i = 0, messages = 0; i < s->steps; i++) {
-        messages += is_message(&s->step[i]);
+        messages += wf_step_is_message(&s->step[i]);
         while (room < 2 * (uint32_t)messages)
             room *= 2;
         s->next[i] = -1;
@@ -25,7 +20,7 @@ static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
     memset(last, 0xff, room * sizeof *last);
     for (int32_t i = 0; i < s->steps; i++) {
         wf_step *step = &s->step[i];
-        if (!is_message(step))
+        if (!wf_step_is_message(step))
             continue;
         /* Multiplicative hashing (Knuth, volume 3): the table is sparse, so a few steps find the place. */
         uint32_t at = ((uint32_t)step->peer * 2 + step->kind) * 2654435769u & (room - 1);
@@ -44,7 +39,7 @@ static wf_status link_messages(wf_ctx *ctx, wf_schedule *s)
 /* Not what is left to the owner's wait, either: it may come before what is awaited. */
 static bool is_local(const wf_step *step)
 {
-    return !is_message(step) && step->kind != WF_STEP_FENCE && !(step->flags & WF_STEP_AT_WAIT);
+    return !wf_step_is_message(step) && step->kind != WF_STEP_FENCE && !(step->flags & WF_STEP_AT_WAIT);
 }
 
 wf_status wf_schedule_link(wf_ctx *ctx, wf_schedule *s)
@@ -85,6 +80,7 @@ void wf_schedule_free(wf_schedule *s)
     free(s->input);
     free(s->box);
     free(s->call);
+    free(s->launch);
     free(s->pieces);
     free(s->first_follower);
     free(s->follower);

@@ -30,6 +30,7 @@ typedef enum wf_step_kind {
     WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value`: of the slot `to`, or where that is nowhere, of all */
     WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value`, of a slot just that */
     WF_STEP_CALL,     /* a local function; without one it only joins the steps that it waits for */
+    WF_STEP_NATIVE,   /* calls of the native transport, which is told of them and goes on by itself */
     WF_STEP_FENCE,    /* over when the device has done all that it was given before */
     WF_STEP_KINDS
 } wf_step_kind;
@@ -50,13 +51,18 @@ typedef struct wf_step {
     int32_t wait, waits;  /* it waits for schedule->wait[wait .. wait + waits) */
     int32_t before;       /* the message of this pair and direction that is posted before it; -1: none */
     int32_t list, inputs; /* combine: schedule->input[list ...]; pack, unpack, fill: ->box[list]; call: ->call[list];
-                             fence: its number; else -1 */
+                             native: ->launch[list ...]; fence: its number; else -1 */
     int32_t flag;
     int32_t ring; /* notify, await: whose pieces `value` counts, 0: the node's; else a pair's */
     wf_address from, to, also;
     size_t bytes; /* of `to` in a call */
     int64_t value;
 } wf_step;
+
+static inline bool wf_step_is_message(const wf_step *step)
+{
+    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
+}
 
 typedef struct wf_schedule {
     int rank, ranks;
@@ -67,6 +73,7 @@ typedef struct wf_schedule {
     wf_address *input;
     wf_step_box *box;
     wf_step_call *call;
+    wf_native_part *launch;
     /* The steps that wait for step i: follower[first_follower[i] .. first_follower[i + 1]); and the message that is
      * posted after it: next[i], -1 if there is none. */
     int32_t *first_follower, *follower, *next;

@@ -110,6 +110,9 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_r
         else
             snprintf(text, size, "join");
         break;
+    case WF_STEP_NATIVE:
+        snprintf(text, size, "%s of the native transport", step->inputs > 1 ? "a group" : "a call");
+        break;
     case WF_STEP_FENCE:
         snprintf(text, size, "until the device has done what it was given");
         break;

@@ -112,6 +112,35 @@ wf_status wf_native_put(wf_comm *comm, const wf_native_call *call)
     return wf_transport_native.call(comm, call);
 }
 
+static wf_status copy_part(wf_comm *comm, const wf_native_part *part, const void *x, void *y)
+{
+    wf_ctx *ctx = comm->shared->ctx;
+    const int64_t count = part->call.count;
+    const wf_dtype dtype = part->call.dtype;
+    const wf_strided from = {.data = (void *)x, .dtype = dtype, .rank = 1, .dim = {count}, .stride = {1}};
+    const wf_strided to = {.data = y, .dtype = part->to, .rank = 1, .dim = {count}, .stride = {1}};
+    if (x == y)
+        return WF_OK;
+    /* The context's stream waits for what has come; the transport waits for that stream by itself. */
+    if (comm->native)
+        WF_TRY(wf_transport_native.join(comm));
+    if (part->to != dtype)
+        comm->traffic.bytes_copied += (size_t)count * wf_dtype_size(dtype);
+    return ctx->k->copy(ctx, &from, &to, false);
+}
+
+wf_status wf_native_step_of(void *own, const wf_native_part *part, const void *x, void *y, bool ends)
+{
+    if (!part)
+        return ends ? wf_transport_native.end(own, true) : wf_native_begin(own);
+    if (part->copies)
+        return copy_part(own, part, x, y);
+    wf_native_call call = part->call;
+    call.x = x;
+    call.y = y;
+    return wf_native_put(own, &call);
+}
+
 void wf_native_close(wf_comm *comm)
 {
     wf_ctx *ctx = comm->shared->ctx;

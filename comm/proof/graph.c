@@ -135,11 +135,6 @@ static wf_status match_flags(wf_schedule_graph *g, end *notify, end *await)
 /* --- order ----------------------------------------------------------------------------------------------------------
  */
 
-static bool is_message(const wf_step *step)
-{
-    return step->kind == WF_STEP_SEND || step->kind == WF_STEP_RECV;
-}
-
 int32_t wf_graph_awaited(const wf_schedule_graph *g, int64_t event)
 {
     const wf_step *step = wf_graph_step(g, event / 2);
@@ -159,7 +154,7 @@ void wf_graph_happen(const wf_schedule_graph *g, int64_t event, void (*release)(
     /* Every step is two events: 2n, it begins, and 2n + 1, it is over. */
     if (event % 2 == 0) {
         release(own, event + 1);
-        if (is_message(step)) {
+        if (wf_step_is_message(step)) {
             /* The other end can be over only now that this one has begun. */
             release(own, 2 * g->match[n] + 1);
             if (schedule->next[i] >= 0)
@@ -254,7 +249,7 @@ static wf_status check_ranks(const wf_schedule_graph *g)
     char text[WF_FAILURE_TEXT];
     for (int64_t n = 0; n < g->first[g->ranks]; n++) {
         const wf_step *step = wf_graph_step(g, n);
-        const bool speaks = is_message(step) || step->kind == WF_STEP_AWAIT;
+        const bool speaks = wf_step_is_message(step) || step->kind == WF_STEP_AWAIT;
         const int ranks = g->folded && step->kind != WF_STEP_AWAIT ? g->folded->ranks : g->ranks;
         WF_CHECK(!speaks || (step->peer >= 0 && step->peer < ranks && step->peer != g->rank[n]), WF_ERR_STATE,
                  "no such other rank: %.400s", wf_graph_text(g, n, text));

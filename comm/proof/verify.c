@@ -225,6 +225,25 @@ static wf_status touch_boxes(proof *p, int64_t n, const wf_step *step)
     return touch_box(p, n, step->to, step->kind == WF_STEP_COPY ? box + 1 : box, step->flags & WF_STEP_ADDS, true);
 }
 
+/* What a native call reads and writes on this rank; the transport itself is taken to be right. */
+static wf_status touch_native(proof *p, int64_t n, const wf_schedule *s, const wf_native_part *part)
+{
+    const wf_native_call *call = &part->call;
+    const size_t bytes = (size_t)call->count * wf_dtype_size(call->dtype);
+    const bool sends = call->operation == WF_NATIVE_BCAST && call->peer == s->rank;
+    const bool receives = call->operation != WF_NATIVE_REDUCE || call->peer < 0 || call->peer == s->rank;
+    const size_t ranks = (size_t)s->ranks;
+    if (part->copies) {
+        WF_TRY(touch(p, n, part->x, bytes, false));
+        return touch(p, n, part->y, (size_t)call->count * wf_dtype_size(part->to), true);
+    }
+    WF_TRY(touch(p, n, sends ? part->y : part->x, call->operation == WF_NATIVE_REDUCE_SCATTER ? ranks * bytes : bytes,
+                 false));
+    if (!receives)
+        return WF_OK;
+    return touch(p, n, part->y, call->operation == WF_NATIVE_ALLGATHER ? ranks * bytes : bytes, true);
+}
+
 static wf_status list_step(proof *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
@@ -243,6 +262,10 @@ static wf_status list_step(proof *p, int64_t n)
             WF_TRY(touch(p, n, s->input[step->list + i], step->bytes, false));
         WF_TRY(touch(p, n, step->to, step->bytes, true));
         return touch(p, n, step->also, step->bytes, true);
+    case WF_STEP_NATIVE:
+        for (int i = 0; i < step->inputs; i++)
+            WF_TRY(touch_native(p, n, s, &s->launch[step->list + i]));
+        return WF_OK;
     case WF_STEP_CALL:
         WF_TRY(touch(p, n, step->from, s->call[step->list].from_bytes, false));
         return touch(p, n, step->to, step->bytes, true);

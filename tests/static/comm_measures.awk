@@ -66,7 +66,7 @@ FNR == 1 {
         if (code ~ /^[ \t]*$/ && (was || $0 ~ /\/\*/))
             commented++
     }
-    if (above && (code ~ /(^|[^A-Za-z0-9_])native([^A-Za-z0-9_]|$)/ || code ~ /wf_native_takes(_tensor)?\(/))
+    if (above && (code ~ /(^|[^A-Za-z0-9_])native([^A-Za-z0-9_]|$)/ || code ~ /wf_(call_stays|native_takes_tensor)\(/))
         asks++
     if (match(code, /^(typedef )?struct [A-Za-z_0-9]+ \{/)) {
         name = code
