@@ -142,8 +142,8 @@ static float *from(void *data, int64_t lo)
     return data ? (float *)data + lo : NULL;
 }
 
-static void update_range(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf_optim_segment *segment, int64_t lo,
-                         int64_t hi)
+static void update_run(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf_optim_segment *segment, int64_t lo,
+                       int64_t hi)
 {
     const hyper32 h = hyper_of(hyper, kind, segment);
     const float *const g = (const float *)segment->g + lo;
@@ -159,6 +159,19 @@ static void update_range(wf_optim_kind kind, const wf_optim_hyper *hyper, const 
         sgd_momentum(h, hi - lo, g, p, s, direction);
     else
         sgd(h, hi - lo, g, p, direction);
+}
+
+/* The numbers before the first line of the cache apart: where p, and with it mostly all arrays, begins within a line,
+ * vectors of its size would each touch two. */
+static void update_range(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf_optim_segment *segment, int64_t lo,
+                         int64_t hi)
+{
+    enum { LINE = 64 };
+    const uintptr_t within = (uintptr_t)((const float *)segment->p + lo) % LINE;
+    const int64_t first = wf_cpu_min((int64_t)((LINE - within) % LINE / sizeof(float)), hi - lo);
+    if (first > 0)
+        update_run(kind, hyper, segment, lo, lo + first);
+    update_run(kind, hyper, segment, lo + first, hi);
 }
 
 /* Part `part` of `parts` of the segments laid end to end. */
