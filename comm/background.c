@@ -162,8 +162,8 @@ static void leave_first(struct wf_background *b, wf_status status)
     wf_error_clear();
 }
 
-/* The first operation a little further: whether anything moved. After an error, which may be that of adding one, what
- * has not begun is left out. */
+/* Advances the first operation a little; returns true if anything moved. After an error, which may be that of adding an
+ * operation, those that have not begun are left out. */
 static bool advance_first(struct wf_background *b)
 {
     operation *op = &b->list[b->first];
@@ -190,7 +190,7 @@ static bool advance_first(struct wf_background *b)
     return true;
 }
 
-/* The context need not ask any more. */
+/* Detaches the queue from the context once it is empty. */
 static void detach_if_idle(struct wf_background *b)
 {
     if (!is_empty(b))
@@ -203,7 +203,7 @@ static void detach_if_idle(struct wf_background *b)
     }
 }
 
-/* In a wait for the stream, between two looks at its first operation, which fails if that lasts too long. */
+/* Looks at failures and the deadline, between two advances of the first operation, in a wait for the stream. */
 static void poll(struct wf_background *b, wf_deadline *deadline)
 {
     const operation *op = &b->list[b->first];
@@ -218,7 +218,8 @@ static void poll(struct wf_background *b, wf_deadline *deadline)
         leave_first(b, status);
 }
 
-/* Operations in turn, as far as they get, or until nothing is left: whether anything moved. */
+/* Advances operations one after the other, as far as they get, or until none is left; returns true if anything moved.
+ */
 static bool run_queue(struct wf_background *b, bool waits)
 {
     wf_deadline deadline = {.polls = -1};
@@ -436,7 +437,7 @@ wf_comm *wf_background_comm(const wf_comm *comm)
     return comm->async;
 }
 
-/* What is under way for a communicator that closes is given up: its sums would have nobody to go to. */
+/* Gives up the operations of a communicator that closes: their results have no owner any more. */
 static void abandon(struct wf_background *b, const wf_comm *comm)
 {
     int kept = b->first;

@@ -20,7 +20,7 @@ static wf_status set_mesh(wf_comm *comm)
     return wf_mesh_init(&comm->mesh, comm, size);
 }
 
-/* Everything that depends on the number of ranks. */
+/* Makes everything that depends on the number of ranks. */
 static wf_status furnish_comm(wf_comm *comm)
 {
     WF_TRY(wf_peer_calls_open(comm));
@@ -49,7 +49,7 @@ static wf_comm *comm_new(wf_comm_shared *shared, wf_comm *parent)
 
 static void unreference(wf_comm *comm)
 {
-    /* Up the chain: the last part to go frees the wholes that were closed before it. */
+    /* Walks up the parents: the last child frees those that were closed before it. */
     while (comm && --comm->references == 0) {
         wf_comm *parent = comm->parent;
         free(comm);
@@ -286,7 +286,7 @@ typedef struct color_key {
     int color, key;
 } color_key;
 
-/* The ranks of this color, by key, then rank: how many. */
+/* Lists the ranks of this color by key, then rank, and returns how many there are. */
 static int list_color(const color_key *all, int size, int color, int *member)
 {
     int members = 0;

@@ -89,7 +89,7 @@ wf_status wf_buffer_store(wf_buffer *buffer)
         const wf_strided from = dense_view(y, buffer->packed), to = wf_tensor_strided(y);
         WF_TRY(y->ctx->k->copy(y->ctx, &from, &to, false));
     }
-    /* What others keep of the old contents is void. */
+    /* Copies of the old contents that others keep are void. */
     wf_tensor_touch((wf_tensor *)y);
     return WF_OK;
 }

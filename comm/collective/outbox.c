@@ -26,7 +26,7 @@ static void recycle(wf_outbox *outbox, message *m)
     outbox->spare = m;
 }
 
-/* Frees those in front that are gone. */
+/* Frees the oldest messages, as far as they have been sent. */
 static wf_status sweep(wf_outbox *outbox)
 {
     while (outbox->first) {
@@ -97,7 +97,7 @@ void wf_outbox_free(wf_outbox *outbox)
     free(outbox);
 }
 
-/* What a message is made of: a tensor, or what the host tells, or neither: the frame alone. */
+/* The contents of a message: a frame, and a tensor or bytes of the host, or nothing. */
 typedef struct contents {
     wf_frame frame;
     const wf_tensor *x;

@@ -195,7 +195,7 @@ static wf_status arrive(wf_outbox *outbox, transfer *t)
     return wf_buffer_store(&t->buffer);
 }
 
-/* What was sent by then is gone for whatever the context's stream does from now on. */
+/* Tensors sent until then have left their memory for all later work of the context's stream. */
 static void drop_sent(wf_outbox *outbox, uint64_t launch)
 {
     for (transfer **at = &outbox->under_way; *at;) {
@@ -218,7 +218,7 @@ wf_status wf_outbox_await(wf_outbox *outbox, const wf_tensor *x)
         if (t->sends || t->x->storage != x->storage)
             continue;
         WF_TRY(arrive(outbox, t));
-        /* For what is empty nothing waits, so it says nothing of earlier launches. */
+        /* An empty tensor has no event, so it tells nothing about earlier launches. */
         const uint64_t launch = t->buffer.bytes > 0 ? t->launch : 0;
         *at = t->next;
         recycle(outbox, t);

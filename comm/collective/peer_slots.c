@@ -153,8 +153,8 @@ static void free_buffers(wf_peer_call *c)
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 
-/* A call with frames, in the engine's order: to the next rank first, from the one before this one first. tag: of the
- * messages. */
+/* Runs a call with frames, which are in the engine's order: to the next rank first, from the one before this one first.
+ */
 static wf_status run_lists(wf_peer_call *c, wf_call *call, int tag)
 {
     wf_comm *comm = c->comm;
@@ -172,7 +172,7 @@ static void list_frames(const wf_peer_call *c)
     wf_frame *frame = c->frame_out;
     for (int step = 1; step < comm->size; step++) {
         const wf_peer_slot *slot = &c->slot[(comm->rank + step) % comm->size];
-        /* In the order in which the engine's schedule sends. */
+        /* Frames lie in the order in which the engine's schedule sends. */
         if (slot->out)
             *frame++ = wf_frame_of(slot->out);
     }
@@ -198,8 +198,8 @@ static wf_status move_lists(wf_peer_call *c, bool data)
     return run_lists(c, &call, comm->call.tag);
 }
 
-/* Every receiver of a message between two has come: it sends a frame, under a tag of its own, since what else this rank
- * has sent there under the tag of the message may still be on its way. */
+/* Waits until the receivers of native messages have come: each sends a frame. It has a tag of its own, since other
+ * messages of this rank with the tag of the call may still be in flight. */
 static wf_status meet(wf_peer_call *c)
 {
     const wf_comm *comm = c->comm;
@@ -212,7 +212,7 @@ static wf_status meet(wf_peer_call *c)
     return run_lists(c, &call, WF_TAGS + comm->tags);
 }
 
-/* All that goes natively is one call. */
+/* Moves all native tensors as one group. */
 static wf_status post_native(wf_peer_call *c)
 {
     const wf_comm *comm = c->comm;
@@ -352,7 +352,7 @@ static wf_status exchange(wf_peer_call *c)
     return store_all(c);
 }
 
-/* A group of broadcasts: whole lists in one call, whatever the lengths. */
+/* Broadcasts the tensor of each rank; all broadcasts are one group, whatever the lengths. */
 static wf_status allgather_natively(wf_peer_call *c)
 {
     WF_TRY(prepare_buffers(c));
@@ -361,8 +361,8 @@ static wf_status allgather_natively(wf_peer_call *c)
     return store_all(c);
 }
 
-/* Lengths are known to be equal on all ranks after the frames: the transport itself would hang, or write beside the
- * array. */
+/* Sends frames first, so that lengths are known to be equal on all ranks: with others the transport itself would hang,
+ * or write beside the array. */
 static wf_status reduce_natively(wf_peer_call *c, wf_dtype dtype, wf_reduce_op op)
 {
     WF_TRY(agree_shapes(c));

@@ -10,7 +10,7 @@
 
 #define SLEEP_NS 50000
 
-/* What one rank and another say: a number, or 0, which means "no". In memory of its own, since a message that was given
+/* Numbers that two ranks tell each other; 0 means "no". They have memory of their own, since a message that was given
  * up may still arrive in it, or be read from it. */
 typedef struct answers {
     uint64_t heard, said;

@@ -194,7 +194,7 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
     return status == WF_OK ? WF_OK : end_call(exchange, status);
 }
 
-/* Copies of this rank's own that waited for the end. */
+/* Runs the copies within this rank that waited for the end. */
 static wf_status end_local(wf_exchange *exchange)
 {
     wf_run *run = exchange->flight.run;

@@ -75,7 +75,7 @@ static bool dense_in(wf_box box, wf_box world, wf_order order)
     return true;
 }
 
-/* A run of memory at both ends, if tensors are dense. */
+/* Notes which pieces are contiguous in memory at both ends, if tensors are dense. */
 static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_box *need)
 {
     const wf_plan *plan = exchange->plan;

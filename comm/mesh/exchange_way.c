@@ -1,5 +1,5 @@
-/* What exchanges inside a node pass through: rings in memory that its ranks share, of the host or of their devices.
- * Made at the first exchange that needs them, and described to the user. */
+/* Rings through which exchanges inside a node pass, in memory that its ranks share, of the host or of their devices.
+ * They are made at the first exchange that needs them, and described to the user. */
 #include "comm/mesh/mesh_impl.h"
 
 #include "core/log.h"
@@ -9,7 +9,8 @@
 
 #define SLOT_DEVICE ((size_t)1 << 20) /* a part costs the host a look at an event on both sides */
 
-/* Slots in device memory: a ring is the receiver's, since writing to another device is faster than reading from it. */
+/* Places slots in device memory. A ring is the receiver's, since writing to another device is faster than reading from
+ * it. */
 static void place_slots(const wf_comm *comm, wf_pairs *pairs, const wf_ipc_buffers *b)
 {
     const int own = comm->intra_rank;
