@@ -477,51 +477,6 @@ static void slot_table(pass_job *j, double bytes)
     bench_slots_close(slots);
 }
 
-/* Averages of 3 x 3 neighbours: as many outputs as inputs. */
-static wf_status pool(const pass_job *j, bool backward)
-{
-    const wf_pool_geom geom = {.kind = WF_POOL_AVG,
-                               .nd = 2,
-                               .kernel = {3, 3},
-                               .stride = {1, 1},
-                               .dilation = {1, 1},
-                               .pad_lo = {1, 1},
-                               .pad_hi = {1, 1}};
-    const wf_pool_args args = {.geom = &geom, .x = &j->x, .y = &j->y};
-    return backward ? ctx->k->pool_backward(ctx, &args) : ctx->k->pool_forward(ctx, &args);
-}
-
-static wf_status pool_forward(void *p)
-{
-    return pool(p, false);
-}
-
-static wf_status pool_backward(void *p)
-{
-    return pool(p, true);
-}
-
-/* Linear, from half the length: the input is a quarter of x's memory. */
-static wf_status upsample(const pass_job *j, bool backward)
-{
-    const int64_t h = j->y.shape.dim[2] / 2;
-    wf_array small = j->x;
-    small.shape.dim[2] = small.shape.dim[3] = h;
-    const wf_resample_geom geom = {.nd = 2, .linear = true, .scale = {2, 2}, .in = {h, h}};
-    const wf_resample_args args = {.geom = &geom, .x = &small, .y = &j->y};
-    return backward ? ctx->k->resample_backward(ctx, &args) : ctx->k->resample_forward(ctx, &args);
-}
-
-static wf_status upsample_forward(void *p)
-{
-    return upsample(p, false);
-}
-
-static wf_status upsample_backward(void *p)
-{
-    return upsample(p, true);
-}
-
 static void pass_table(int64_t n, int64_t c, int64_t h)
 {
     static const struct {
@@ -539,10 +494,6 @@ static void pass_table(int64_t n, int64_t c, int64_t h)
                {"layer norm, backward", OTHER, 3, layer_backward},
                {"group norm", OTHER, 2, groups_forward},
                {"group norm, backward", OTHER, 3, groups_backward},
-               {"pool 3x3", OTHER, 2, pool_forward},
-               {"pool 3x3, backward", OTHER, 2, pool_backward},
-               {"upsample", OTHER, 1.25, upsample_forward},
-               {"upsample, backward", OTHER, 1.25, upsample_backward},
                {"epilogue_backward", OTHER, 3, epilogue_backward},
                {"tanh", OTHER, 2, tanh_forward},
                {"entropy_forward", OTHER, 1, entropy_forward},
