@@ -155,6 +155,13 @@ static bool copies_below_16_channels(const wf_dnn_key *key)
     return copies_strided_pixels(key, 16);
 }
 
+/* Dilated rows with strides, and more than 14 columns of low padding. */
+static bool strides_in_wide_padding(const wf_dnn_key *key)
+{
+    const int d = key->nd - 1;
+    return key->dilation[d] > 1 && key->stride[d] > 1 && key->lo[d] > 14;
+}
+
 static bool is_any(const wf_dnn_key *key)
 {
     return true;
@@ -191,6 +198,7 @@ static const fault known[] = {
     {0, WF_DNN_BACKWARD_FILTER, WF_BF16, "jit_bf16", "", is_wide_group, "on one thread adds to what was there"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", has_idle_tap_in_volume, "writes where it should not"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "", "", starts_twice_in_padding, "reads where it should not"},
+    {0, WF_DNN_BACKWARD_FILTER, WF_F32, "jit", "avx512", strides_in_wide_padding, "is wrong"},
     /* In version 2.6 and in all until 3.12. */
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "jit_1x1", "avx2", copies_below_8_channels, "writes behind its scratchpad"},
     {0, WF_DNN_BACKWARD_FILTER, WF_F32, "jit_1x1", "avx512", copies_below_16_channels, "writes behind its scratchpad"},

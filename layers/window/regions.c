@@ -57,11 +57,24 @@ static wf_spatial_part *add_part(wf_output_regions *parts, wf_box out, wf_box in
     return p;
 }
 
+static wf_box first_sample(wf_box box)
+{
+    box.hi[0] = box.hi[0] > 0;
+    return box;
+}
+
+/* A frame of inputs beyond the edges, in which each sample is large enough for calls of its own: kernels work on tiles,
+ * so rows of the frame are computed with it alone, as many as a tile has. */
+static bool has_tall_frame(const wf_index_map *index_map, wf_box out)
+{
+    return index_map->boundary && wf_shape_count(wf_box_shape(first_sample(out))) >= LEAST_SAMPLE;
+}
+
 /* Rows of one sample are dense; a part that is cut along other dimensions is dense only if it is the whole. Windows
  * may reach beyond the array and read zeros there. */
 static void widen(const wf_index_map *index_map, wf_spatial_part *p, wf_box out, wf_box own)
 {
-    for (int d = out.hi[0] > 1 ? 0 : 1; d < index_map->nd; d++) {
+    for (int d = out.hi[0] > 1 && !has_tall_frame(index_map, out) ? 0 : 1; d < index_map->nd; d++) {
         p->wide_in.lo[2 + d] = own.lo[2 + d];
         p->wide_in.hi[2 + d] = own.hi[2 + d];
         if (index_map->kind == WF_INDEX_MAP_RESAMPLE)
@@ -92,7 +105,7 @@ wf_output_regions wf_output_regions_make(const wf_index_map *index_map, wf_box o
     for (int d = 0; d < index_map->nd; d++) {
         wf_range r = interior(index_map, d, along(out, d), along(own, d));
         /* Rows (the first spatial dimension) are dense at any height, so a narrow boundary costs nothing there. */
-        if (d > 0)
+        if (d > 0 || has_tall_frame(index_map, out))
             r = with_wider_boundaries(r, along(out, d));
         middle.lo[2 + d] = r.lo;
         middle.hi[2 + d] = r.hi;
@@ -172,12 +185,6 @@ out:
 static int64_t at_most(int64_t a, int64_t b)
 {
     return a < b ? a : b;
-}
-
-static wf_box first_sample(wf_box box)
-{
-    box.hi[0] = box.hi[0] > 0;
-    return box;
 }
 
 /* The number of blocks of samples, and of rows in each. If a second array is computed along with the output, the

@@ -214,6 +214,29 @@ static void parts(void)
     close_run();
 }
 
+/* Parts large enough for rows and samples of their own. */
+static void large(void)
+{
+    static const geometry list[] = {
+        {"ring", CONV, 2, 2, {192, 66}, CONV_OF(2, 6, 3, 1, 1, PAD(1), .boundary = {.edge = WF_EDGE_CIRCULAR})},
+        {"mirror", CONV, 2, 1, {190, 67}, CONV_OF(2, 6, 5, 1, 1, PAD(2), .boundary = {.edge = WF_EDGE_REFLECT})},
+        {"globe",
+         CONV,
+         2,
+         2,
+         {192, 66},
+         CONV_OF(2, 6, 3, 1, 1, PAD(1), .boundary = {.edge = WF_EDGE_CIRCULAR, .lo[2] = WF_EDGE_POLE})}};
+    open_run("ref", WF_F64, 1e-12);
+    test_rng rng = {.state = 6};
+    const int size = wf_comm_size(run.comm);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        geometry g = list[i];
+        g.conv.groups = 1;
+        check(&g, (wf_mesh_opts){.height = size}, &rng);
+    }
+    close_run();
+}
+
 /* A boundary that is not defined so far is one error on all ranks, also on those that do not reach beyond it. */
 static void refused(void)
 {
@@ -240,7 +263,7 @@ static void refused(void)
 
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"parts", parts}, {"refused", refused}, {0}});
+    return test_main(argc, argv, (test_case[]){{"parts", parts}, {"large", large}, {"refused", refused}, {0}});
 }
 
 int main(int argc, char **argv)
