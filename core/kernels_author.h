@@ -320,6 +320,8 @@ typedef wf_status wf_sum_squares_fn(wf_ctx *ctx, const wf_array *x, const wf_arr
 typedef wf_status wf_softmax_forward_fn(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
 typedef wf_status wf_softmax_backward_fn(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
                                          const wf_array *dx);
+typedef wf_status wf_row_most_fn(wf_ctx *ctx, const wf_array *x, const wf_array *y, const wf_array *index);
+typedef wf_status wf_row_most_backward_fn(wf_ctx *ctx, const wf_array *index, const wf_array *dy, const wf_array *dx);
 typedef wf_status wf_loss_fn(wf_ctx *ctx, const wf_loss_args *args);
 /* The `ignored` label of nll and count_correct where there is none. */
 #define WF_NONE_IGNORED INT64_MIN
@@ -508,6 +510,11 @@ typedef struct wf_kernels {
     /* Over dimension 1 of [N,C] or channels-last [N,C,...]: rows of C contiguous elements. */
     wf_softmax_forward_fn *softmax_forward;
     wf_softmax_backward_fn *softmax_backward;
+    /* The largest element of each row of x [R,n], n at least 1 where R is: its value, y [R] of x's type (NULL: not
+     * wanted), and its place in the row, index [R] of i64. First of equals; NaN wins. backward: dx [R,n] is dy at that
+     * place, else 0. */
+    wf_row_most_fn *row_most;
+    wf_row_most_backward_fn *row_most_backward;
 
     /* forward: loss (of x's type) = scale * sum l(x, t); t is `target`, or `value`. backward: dx = dloss * scale *
      * dl/dx. */

@@ -133,6 +133,10 @@ TIMED(softmax_forward, (wf_ctx * ctx, bool logarithm, const wf_array *x, const w
       bytes_of(x) + bytes_of(y))
 TIMED(softmax_backward, (wf_ctx * ctx, bool logarithm, const wf_array *y, const wf_array *dy, const wf_array *dx),
       (ctx, logarithm, y, dy, dx), 0, bytes_of(y) + bytes_of(dy) + bytes_of(dx))
+TIMED(row_most, (wf_ctx * ctx, const wf_array *x, const wf_array *y, const wf_array *index), (ctx, x, y, index), 0,
+      bytes_of(x) + bytes_of(y) + bytes_of(index))
+TIMED(row_most_backward, (wf_ctx * ctx, const wf_array *index, const wf_array *dy, const wf_array *dx),
+      (ctx, index, dy, dx), 0, bytes_of(index) + bytes_of(dy) + bytes_of(dx))
 TIMED_ARGS(loss_forward, wf_loss_args, 0, bytes_of(a->x) + bytes_of(a->target))
 TIMED_ARGS(loss_backward, wf_loss_args, 0, bytes_of(a->x) + bytes_of(a->target) + bytes_of(a->dx))
 TIMED(nll_forward,
@@ -193,6 +197,8 @@ void wf_profile_table(wf_kernels *table)
     TAKE(sum_squares);
     TAKE(softmax_forward);
     TAKE(softmax_backward);
+    TAKE(row_most);
+    TAKE(row_most_backward);
     TAKE(loss_forward);
     TAKE(loss_backward);
     TAKE(nll_forward);

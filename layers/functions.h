@@ -62,7 +62,38 @@ wf_var *wf_scale(wf_var *x, double alpha);
 wf_var *wf_sum(wf_var *x);
 wf_var *wf_mean(wf_var *x);
 
-/* Casts to another float type, rounded to nearest; the gradient is cast back. */
+/* Some dimensions of a variable: WF_DIMS(2, 3), WF_DIMS(-1). Negative ones count from the last. */
+typedef struct wf_dims {
+    int count; /* 1 to WF_MAX_RANK */
+    int dim[WF_MAX_RANK];
+} wf_dims;
+#define WF_DIMS(...) wf_dims_make((int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int)), (const int[]){__VA_ARGS__})
+wf_dims wf_dims_make(int count, const int *dim);
+
+/* Over these dimensions, which are left out of the result, or kept with length 1. They must be whole on each rank;
+ * others keep their layout. The result is row-major. Means of no elements are 0. Softmax keeps the shape. */
+wf_var *wf_sum_over(wf_var *x, wf_dims dims, bool keep);
+wf_var *wf_mean_over(wf_var *x, wf_dims dims, bool keep);
+/* The largest element, first of equals, whose gradient goes to it alone; NaN wins. Of no element: WF_ERR_SHAPE. */
+wf_var *wf_max_over(wf_var *x, wf_dims dims, bool keep);
+/* Its place among the elements of these dimensions, counted row-major, as i64; without a gradient. */
+wf_var *wf_argmax_over(wf_var *x, wf_dims dims, bool keep);
+wf_var *wf_softmax_over(wf_var *x, wf_dims dims);
+wf_var *wf_log_softmax_over(wf_var *x, wf_dims dims);
+
+typedef struct wf_matmul_opts {
+    bool a_transposed, b_transposed; /* in their last two dimensions */
+} wf_matmul_opts;
+/* Products of matrices: [...,m,k] and [...,k,n] give [...,m,n], row-major. Leading dimensions broadcast. Dimensions of
+ * length k must be whole on each rank; the layouts of all others follow as in wf_add. */
+wf_var *wf_matmul(wf_var *a, wf_var *b, wf_matmul_opts opts);
+
+/* a where the condition is not 0, else b; the three broadcast as in wf_add. The condition is of u8, or of the type of a
+ * and b, and has no gradient. */
+wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b);
+
+/* Casts between any types. To a float type values are rounded to nearest, to an integer type cut, and limited to what
+ * it holds. Between float types the gradient is cast back; through integers there is none. */
 wf_var *wf_cast(wf_var *x, wf_dtype dtype);
 
 /* Returns the value without its history: no gradient flows through it. This and the next five take any type. */
@@ -73,6 +104,15 @@ wf_var *wf_detach(wf_var *x);
 wf_var *wf_concat(int count, wf_var *const *x, int dim);
 /* The elements of `box`, in this rank's coordinates; a sharded dimension must be whole in it. */
 wf_var *wf_slice(wf_var *x, wf_box box);
+/* Cuts dimension `dim`, which must not be sharded, into `count` parts of these lengths (NULL: equal ones): part[0] to
+ * part[count - 1]. Returns false, and parts are NULL, on failure. Negative dimensions count from the last, here and in
+ * the next three. */
+bool wf_split(wf_var *x, int dim, int count, const int64_t *length, wf_var **part);
+/* A new dimension of length 1 at `dim` of the result; away with dimension `dim` of x, which has length 1. */
+wf_var *wf_unsqueeze(wf_var *x, int dim);
+wf_var *wf_squeeze(wf_var *x, int dim);
+/* Joins variables of equal shapes along a new dimension. */
+wf_var *wf_stack(int count, wf_var *const *x, int dim);
 /* Reshapes: the same elements, counted row-major, under another shape (of this rank's part). One dimension may be -1:
  * it is computed from the others. Sharded dimensions must stay as they are. Copies only if memory does not hold that
  * sequence; from rank 4 on, the output is channels-last if that needs no copy. */

@@ -11,10 +11,10 @@ static const wf_optim_rule sgd_momentum = {.name = "sgd", .states = {"momentum"}
 static const wf_optim_rule adam = {.name = "adam", .states = {"m", "v"}, .kind = WF_OPTIM_ADAM};
 static const wf_optim_rule adamw = {.name = "adamw", .states = {"m", "v"}, .kind = WF_OPTIM_ADAMW};
 static const wf_optim_rule rmsprop = {.name = "rmsprop", .states = {"v"}, .kind = WF_OPTIM_RMSPROP};
-static const wf_optim_rule lamb;
+static const wf_optim_rule lamb, lars;
 
 /* In files a rule is its place here; one of a program, whose names are unknown here, is a hash of its name. */
-static const wf_optim_rule *const rules[] = {&sgd, &adam, &adamw, &rmsprop, &lamb};
+static const wf_optim_rule *const rules[] = {&sgd, &adam, &adamw, &rmsprop, &lamb, &lars};
 
 int64_t wf_optim_rule_number(const wf_optim_rule *rule)
 {
@@ -115,4 +115,30 @@ wf_optim *wf_lamb(wf_layer *model, wf_lamb_opts opts)
     wf_optim_note(optim, "%s%s", own->plain_vectors ? ", plain vectors" : "",
                   own->scale_undecayed ? ", scaled without decay" : "");
     return optim;
+}
+
+/* --- LARS ----------------------------------------------------------------------------------------------------------
+ */
+
+static wf_trust lars_how(const wf_optim_work *work, const wf_param *param)
+{
+    return param->shape.rank < 2 ? WF_TRUST_NO_DECAY : WF_TRUST_SCALED;
+}
+
+static wf_status lars_update(const wf_optim_work *work)
+{
+    return wf_optim_trust(work, WF_OPTIM_SGD, lars_how);
+}
+
+static const wf_optim_rule lars = {.name = "lars", .states = {"momentum"}, .update = lars_update};
+
+wf_optim *wf_lars(wf_layer *model, wf_lars_opts opts)
+{
+    WF_NEED_NULL(model);
+    return wf_optim_new(model, &lars,
+                        (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
+                                         .momentum = wf_opt(opts.momentum, 0.9),
+                                         .decay = wf_opt(opts.weight_decay, 1e-4),
+                                         .nesterov = opts.nesterov ? 1 : 0},
+                        0);
 }

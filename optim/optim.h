@@ -47,12 +47,24 @@ typedef struct wf_lamb_opts {
         scale_undecayed; /* norms scale the steps of parameters without decay, too, which otherwise move as with Adam */
 } wf_lamb_opts;
 
+/* Steps of stochastic gradient descent whose length every layer sets for itself (You, Gitman and Ginsburg 2017, in the
+ * form of You et al. 2020): m = momentum m + g + weight_decay w, and w moves by lr norm(w) / norm(m) along m (with
+ * Nesterov's form along g + weight_decay w + momentum m). Parameters of rank 1 and below (biases, gamma, beta) move by
+ * lr, without decay. */
+typedef struct wf_lars_opts {
+    double lr;           /* default 0.01 */
+    double momentum;     /* default 0.9; WF_ZERO for 0 */
+    double weight_decay; /* default 1e-4; WF_ZERO for 0 */
+    bool nesterov;
+} wf_lars_opts;
+
 /* NULL, with WF_ERR_ARGUMENT, if an option is out of its range. All trainable parameters must be of one type. */
 wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts);
 wf_optim *wf_adam(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts);
 wf_optim *wf_lamb(wf_layer *model, wf_lamb_opts opts);
+wf_optim *wf_lars(wf_layer *model, wf_lars_opts opts);
 void wf_optim_free(wf_optim *optim);
 
 /* One step: sets the gradients of the model's trainable parameters to zero, runs backward from the scalar `loss`

@@ -21,7 +21,7 @@ static wf_status visit_schedule(wf_optim *optim, wf_archive *archive)
     else
         s.scale = 0; /* a file from before schedules scaled */
     WF_TRY(wf_archive_leave(archive));
-    WF_CHECK(kind >= WF_SCHEDULE_CONSTANT && kind <= WF_SCHEDULE_POLYNOMIAL, WF_ERR_FORMAT,
+    WF_CHECK(kind >= WF_SCHEDULE_CONSTANT && kind <= WF_SCHEDULE_RESTARTS, WF_ERR_FORMAT,
              "the archive holds schedule kind %lld, which is none", (long long)kind);
     s.kind = (wf_schedule_kind)kind;
     WF_TRY(wf_schedule_check(&s));

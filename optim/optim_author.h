@@ -1,5 +1,6 @@
 /* How an optimizer is written, in the library or in a program: a wf_optim_rule and a constructor. optim/algorithms.c
- * has those of the library, optim/trust.c the update of LAMB; examples/lars.c is one that a program brings along.
+ * has those of the library, optim/trust.c the update of LAMB; examples/scaled_rmsprop.c is one that a program brings
+ * along.
  *
  * Everything else comes from the library: clipping, the schedule, loss scaling, sums of gradients over the ranks,
  * sharded state, archives, captured steps. */

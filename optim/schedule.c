@@ -6,18 +6,22 @@
 
 wf_status wf_schedule_check(const wf_schedule_opts *o)
 {
-    const bool needs_total = o->kind == WF_SCHEDULE_COSINE || o->kind == WF_SCHEDULE_POLYNOMIAL;
-    WF_CHECK((int)o->kind >= WF_SCHEDULE_CONSTANT && o->kind <= WF_SCHEDULE_POLYNOMIAL, WF_ERR_ARGUMENT,
+    const bool restarts = o->kind == WF_SCHEDULE_RESTARTS;
+    const bool needs_total = o->kind == WF_SCHEDULE_COSINE || o->kind == WF_SCHEDULE_POLYNOMIAL || restarts;
+    WF_CHECK((int)o->kind >= WF_SCHEDULE_CONSTANT && o->kind <= WF_SCHEDULE_RESTARTS, WF_ERR_ARGUMENT,
              "%d is not a kind of schedule", (int)o->kind);
     WF_CHECK(o->warmup >= 0, WF_ERR_ARGUMENT, "a schedule with warmup %lld; it must be 0 or more",
              (long long)o->warmup);
     WF_CHECK(o->kind != WF_SCHEDULE_STEP || o->every > 0, WF_ERR_ARGUMENT,
              "a step schedule with every = %lld; it must be 1 or more", (long long)o->every);
     WF_CHECK(!needs_total || o->total > 0, WF_ERR_ARGUMENT,
-             "a cosine or polynomial schedule with total = %lld; it must be 1 or more", (long long)o->total);
+             "a cosine or polynomial schedule, or one of restarts, with total = %lld; it must be 1 or more",
+             (long long)o->total);
     WF_CHECK(o->gamma >= 0 && isfinite(o->gamma), WF_ERR_ARGUMENT, "a schedule with gamma %g; it must be 0 or more",
              o->gamma);
     WF_CHECK(o->power > 0 && isfinite(o->power), WF_ERR_ARGUMENT, "a schedule with power %g; it must be above 0",
+             o->power);
+    WF_CHECK(!restarts || o->power >= 1, WF_ERR_ARGUMENT, "a schedule of restarts with power %g; it must be 1 or more",
              o->power);
     WF_CHECK(o->end >= 0 && isfinite(o->end), WF_ERR_ARGUMENT, "a schedule with end %g; it must be 0 or more", o->end);
     WF_CHECK(o->scale >= 0 && isfinite(o->scale), WF_ERR_ARGUMENT,
@@ -34,6 +38,19 @@ static double warm_up(const wf_schedule_opts *o, int64_t t)
     return (double)(t + 1) / (double)o->warmup;
 }
 
+/* The place of update t in its cycle, from 0 to 1. */
+static double part_of_cycle(const wf_schedule_opts *o, int64_t t)
+{
+    double at = (double)t, length = (double)o->total;
+    if (o->power == 1)
+        return fmod(at, length) / length;
+    while (at >= length) {
+        at -= length;
+        length *= o->power;
+    }
+    return at / length;
+}
+
 static double factor_of_kind(const wf_schedule_opts *o, int64_t t)
 {
     const int64_t drops = o->every > 0 ? t / o->every : 0;
@@ -48,6 +65,8 @@ static double factor_of_kind(const wf_schedule_opts *o, int64_t t)
         return o->end + (1 - o->end) * (1 + cos(acos(-1.0) * part)) / 2;
     case WF_SCHEDULE_POLYNOMIAL:
         return o->end + (1 - o->end) * pow(1 - part, o->power);
+    case WF_SCHEDULE_RESTARTS:
+        return o->end + (1 - o->end) * (1 + cos(acos(-1.0) * part_of_cycle(o, t))) / 2;
     case WF_SCHEDULE_CONSTANT:
         break;
     }

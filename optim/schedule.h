@@ -15,6 +15,8 @@ typedef enum wf_schedule_kind {
     WF_SCHEDULE_EXPONENTIAL, /* gamma^t */
     WF_SCHEDULE_COSINE,      /* end + (1 - end)(1 + cos(pi t / total)) / 2, `end` after total */
     WF_SCHEDULE_POLYNOMIAL,  /* end + (1 - end)(1 - t / total)^power, `end` after total */
+    WF_SCHEDULE_RESTARTS,    /* cosine over total updates, then again from 1, each time `power` times as long
+                                (Loshchilov and Hutter 2017) */
 } wf_schedule_kind;
 
 typedef struct wf_schedule_opts {
@@ -22,8 +24,8 @@ typedef struct wf_schedule_opts {
     int64_t warmup; /* first updates: factor rises linearly as (t + 1) / warmup; t of the kind counts from its end */
     double gamma;   /* step, exponential: default 0.1 and 0.999 */
     int64_t every;  /* step: required */
-    int64_t total;  /* cosine, polynomial: required */
-    double power;   /* polynomial: default 1 */
+    int64_t total;  /* cosine, polynomial, restarts: required */
+    double power;   /* polynomial, restarts: default 1; of restarts at least 1 */
     double end;     /* factor at the end: default 0 */
     /* Linear scaling (Goyal et al. 2017): the size of the batch over that for which lr was found, as in
      * wf_comm_size(comm) * 64 / 256.0. The factor of the kind is multiplied by it, and that of warm-up rises from 1 (lr

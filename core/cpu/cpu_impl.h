@@ -127,6 +127,8 @@ wf_sum_fn wf_cpu_sum;
 wf_sum_squares_fn wf_cpu_sum_squares;
 wf_softmax_forward_fn wf_cpu_softmax_forward;
 wf_softmax_backward_fn wf_cpu_softmax_backward;
+wf_row_most_fn wf_cpu_row_most;
+wf_row_most_backward_fn wf_cpu_row_most_backward;
 wf_loss_fn wf_cpu_loss_forward, wf_cpu_loss_backward;
 wf_nll_forward_fn wf_cpu_nll_forward;
 wf_nll_backward_fn wf_cpu_nll_backward;

@@ -111,6 +111,8 @@ wf_sum_fn wf_ref_sum;
 wf_sum_squares_fn wf_ref_sum_squares;
 wf_softmax_forward_fn wf_ref_softmax_forward;
 wf_softmax_backward_fn wf_ref_softmax_backward;
+wf_row_most_fn wf_ref_row_most;
+wf_row_most_backward_fn wf_ref_row_most_backward;
 wf_loss_fn wf_ref_loss_forward, wf_ref_loss_backward;
 wf_nll_forward_fn wf_ref_nll_forward;
 wf_nll_backward_fn wf_ref_nll_backward;

@@ -11,14 +11,32 @@ static wf_status cast_backward(wf_node *node)
 
 static const wf_op cast_op = {.name = "cast", .backward = cast_backward};
 
+/* To or from an integer type: a variable without history. */
+static wf_var *cast_whole(wf_var *x, wf_dtype dtype)
+{
+    char text[WF_LAYOUT_TEXT];
+    WF_CHECK_NULL(!wf_layout_is_partial(&x->value->layout), WF_ERR_SHAPE,
+                  "cast to %s is not linear, and its input is one rank's part of a sum: %s", wf_dtype_name(dtype),
+                  wf_layout_text(&x->value->layout, text));
+    wf_tensor *y = wf_tensor_dense(x->value, dtype, x->value->order);
+    if (!y)
+        return NULL;
+    y->layout = x->value->layout;
+    wf_var *out = wf_input(x->tape, y);
+    wf_tensor_free(y);
+    return out;
+}
+
 wf_var *wf_cast(wf_var *x, wf_dtype dtype)
 {
     if (!x || x->no_loss)
         return x;
-    WF_TRY_NULL(wf_function_check("cast", x, WF_LINEAR));
-    WF_CHECK_NULL(wf_dtype_is_float(dtype), WF_ERR_DTYPE, "cast gives a float type, not %s", wf_dtype_name(dtype));
+    WF_TRY_NULL(wf_function_check_value("cast", x));
+    WF_CHECK_NULL((unsigned)dtype < WF_DTYPES, WF_ERR_DTYPE, "cast to type %d, which does not exist", (int)dtype);
     if (x->value->dtype == dtype)
         return x;
+    if (!wf_dtype_is_float(dtype) || !wf_dtype_is_float(x->value->dtype))
+        return cast_whole(x, dtype);
     wf_tensor *y = wf_tensor_dense(x->value, dtype, x->value->order);
     const wf_reduction reduction = wf_reduction_of(x);
     if (!y)

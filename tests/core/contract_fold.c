@@ -1,7 +1,8 @@
 /* Folds: every operation, with inputs that are repeated and sums over every set of dimensions, in both orders of
- * memory. */
+ * memory. And the largest elements of rows. */
 #include "tests/core/contract.h"
 
+#include <math.h>
 #include <stdio.h>
 
 typedef struct fold_case {
@@ -140,6 +141,49 @@ static void large_folds(void)
         }
 }
 
+typedef struct most_case {
+    wf_shape shape;
+    bool equal, indices_alone;
+} most_case;
+
+static void most_body(run *r)
+{
+    const most_case *const t = r->args;
+    char text[WF_SHAPE_TEXT];
+    snprintf(r->note, sizeof r->note, "%s equal %d indices alone %d", wf_shape_text(t->shape, text), t->equal,
+             t->indices_alone);
+    r->grid = t->equal ? 0.5 : 0;
+    const wf_shape rows = WF_SHAPE(t->shape.dim[0]);
+    const wf_array x = run_in(r, t->shape, ROW, -2, 2), y = run_out(r, rows, ROW, false);
+    const wf_array index = run_array(r, WF_I64, rows, ROW, NULL);
+    const wf_array dy = run_in(r, rows, ROW, -1, 1), dx = run_out(r, t->shape, ROW, false);
+    run_call(r, r->k->row_most(r->ctx, &x, t->indices_alone ? NULL : &y, &index));
+    run_call(r, r->k->row_most_backward(r->ctx, &index, &dy, &dx));
+    if (!t->indices_alone)
+        run_result(r, &y, 0);
+    run_result(r, &index, 0);
+    run_result(r, &dx, 0);
+}
+
+static void largest(void)
+{
+    const int64_t sides[][2] = {{1, 1}, {7, 5}, {3, 33}, {300, 3}, {40, 700}, {2, 5000}, {0, 4}};
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+        for (int v = 0; v < 3; v++) {
+            const most_case t = {WF_SHAPE(sides[i][0], sides[i][1]), v > 0, v == 2};
+            contract_check("row_most", most_body, &t, contract_seed() + i);
+        }
+}
+
+static void known_most_body(run *r)
+{
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(3, 4), ROW, LIST(1, 5, 5, 2, -3, -2, NAN, 9, -7, -7, -7, -7));
+    const wf_array index = run_array(r, WF_I64, WF_SHAPE(3), ROW, NULL);
+    run_call(r, r->k->row_most(r->ctx, &x, NULL, &index));
+    expect(r, "places", &index, LIST(1, 2, 0));
+}
+BOTH(known_most_body)
+
 static void known_body(run *r)
 {
     const wf_array a = run_array(r, r->dtype, WF_SHAPE(2, 3), ROW, LIST(1, 2, 3, 4, 5, 6));
@@ -161,6 +205,7 @@ BOTH(known_body)
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {
-        {"folds", folds}, {"large_folds", large_folds}, {"known", known_body_both}, {NULL, NULL}};
+        {"folds", folds},     {"large_folds", large_folds},         {"known", known_body_both},
+        {"largest", largest}, {"known_most", known_most_body_both}, {NULL, NULL}};
     return contract_main(argc, argv, cases);
 }

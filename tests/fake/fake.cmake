@@ -53,7 +53,7 @@ function(weft_test_fake name)
 endfunction()
 
 foreach(name core_basics core_tape contract_device contract_memory known_answers functions_semantics functions_values
-    gradcheck_functions gradcheck_layers layers_values upsample optim_algorithms optim_step optim_archive datasets_batches
+    gradcheck_functions gradcheck_arithmetic gradcheck_layers layers_values upsample optim_algorithms optim_step optim_archive datasets_batches
     captured_errors pad wrapped)
   weft_guard(${name})
 endforeach()

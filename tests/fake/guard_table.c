@@ -294,6 +294,8 @@ SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), (P(0), D(1), P(2)), a, b, c)
 SLOT(3, sum_squares, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
 SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), a, b, c)
 SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT(3, row_most, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT(3, row_most_backward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT_OF(loss, loss_forward)
 SLOT_OF(loss, loss_backward)
 SLOT(5, nll_forward, (CTX, ARRAY *a, ARRAY *b, int64_t c, double d, ARRAY *e), (P(0), P(1), I(2), D(3), P(4)), a, b, c,
@@ -407,8 +409,8 @@ static wf_kernels filled(void)
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
     TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
-    TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward), TAKE(entropy_forward),
-        TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
+    TAKE(row_most), TAKE(row_most_backward), TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward),
+        TAKE(nll_backward), TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
     TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }

@@ -125,6 +125,72 @@ static void functions_of_one(void)
     end();
 }
 
+static void over_dimensions(void)
+{
+    begin();
+    wf_var *x = counted(WF_SHAPE(2, 3, 2), WF_CHANNELS_LAST), *y = wf_sum_over(x, WF_DIMS(0, 2), false);
+    expect_values("sum over two", y, 3, (double[]){14, 22, 30});
+    expect_values("mean over one", wf_mean_over(x, WF_DIMS(-2), true), 4, (double[]){2, 3, 8, 9});
+    WF_EXPECT(wf_var_shape(wf_mean_over(x, WF_DIMS(1), true)).rank == 3, "keep loses the dimension");
+    wf_var *z = leaf(WF_SHAPE(2, 3), (double[]){1, 7, 7, -3, -4, -2});
+    expect_values("max", wf_max_over(z, WF_DIMS(1), false), 2, (double[]){7, -2});
+    expect_values("max of columns", wf_max_over(z, WF_DIMS(0), false), 3, (double[]){1, 7, 7});
+    int64_t place[2];
+    const wf_tensor *index = wf_value(wf_argmax_over(z, WF_DIMS(-1), false));
+    WF_EXPECT_OK(wf_tensor_export(index, place, sizeof place));
+    WF_EXPECT(place[0] == 1 && place[1] == 2, "argmax is %lld, %lld", (long long)place[0], (long long)place[1]);
+    wf_var *pair = leaf(WF_SHAPE(2, 2), (double[]){0, log(3), log(2), log(2)});
+    expect_values("softmax of columns", wf_softmax_over(pair, WF_DIMS(0)), 4, (double[]){1.0 / 3, 0.6, 2.0 / 3, 0.4});
+    expect_values("softmax of all", wf_softmax_over(pair, WF_DIMS(0, 1)), 4, (double[]){0.125, 0.375, 0.25, 0.25});
+    expect_null("no such dimension", wf_sum_over(z, WF_DIMS(2), false), WF_ERR_SHAPE, "dimension 2 of [2,3]");
+    expect_null("twice", wf_max_over(z, WF_DIMS(1, -1), false), WF_ERR_ARGUMENT, "twice");
+    expect_null("max of nothing", wf_max_over(leaf(WF_SHAPE(2, 0), NULL), WF_DIMS(1), false), WF_ERR_SHAPE, "[2,0]");
+    end();
+}
+
+static void products(void)
+{
+    begin();
+    wf_var *a = leaf(WF_SHAPE(2, 1, 2), (double[]){1, 2, 3, 4}),
+           *b = leaf(WF_SHAPE(2, 2), (double[]){1, 10, 100, 1000});
+    expect_values("matmul", wf_matmul(a, b, (wf_matmul_opts){0}), 4, (double[]){201, 2010, 403, 4030});
+    expect_values("matmul, b transposed", wf_matmul(a, b, (wf_matmul_opts){.b_transposed = true}), 4,
+                  (double[]){21, 2100, 43, 4300});
+    expect_null("depths", wf_matmul(a, leaf(WF_SHAPE(3, 1), (double[]){1, 2, 3}), (wf_matmul_opts){0}), WF_ERR_SHAPE,
+                "matmul of [2,1,2] and [3,1] sums over 2 and 3 elements");
+    expect_null("a vector", wf_matmul(a, leaf(WF_SHAPE(2), (double[]){1, 2}), (wf_matmul_opts){0}), WF_ERR_SHAPE,
+                "[2,1,2] and [2]");
+    end();
+}
+
+static void choices(void)
+{
+    begin();
+    wf_tensor *mask = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(2, 1), (uint8_t[]){1, 0});
+    wf_var *which = wf_input(tape, mask), *a = leaf(WF_SHAPE(2), (double[]){1, 2}),
+           *b = leaf(WF_SHAPE(1), (double[]){9});
+    wf_var *y = wf_where(which, a, b), *part[2], *line = leaf(WF_SHAPE(4), (double[]){1.5, -2.5, 300, 4});
+    expect_values("where", y, 4, (double[]){1, 2, 9, 9});
+    WF_EXPECT_OK(wf_backward(wf_sum(y)));
+    expect_tensor("the gradient of a", wf_grad(a), 2, (double[]){1, 1});
+    expect_tensor("the gradient of b", wf_grad(b), 1, (double[]){2});
+    WF_EXPECT(wf_split(line, 0, 2, NULL, part), "%s", wf_error_message());
+    expect_values("the second half", part[1], 2, (double[]){300, 4});
+    WF_EXPECT(!wf_split(line, 0, 3, NULL, part) && !part[0], "thirds of 4");
+    expect_null("thirds", NULL, WF_ERR_SHAPE, "dimension 0 of [4] into 3 equal parts");
+    expect_values("stack", wf_stack(2, (wf_var *[]){a, wf_scale(a, 10)}, 1), 4, (double[]){1, 10, 2, 20});
+    expect_null("squeeze", wf_squeeze(line, 0), WF_ERR_SHAPE, "dimension 0 of [4]");
+    WF_EXPECT(wf_var_shape(wf_unsqueeze(line, -1)).dim[1] == 1, "unsqueeze");
+    expect_null("a condition of i32", wf_where(wf_cast(line, WF_I32), line, line), WF_ERR_DTYPE, "i32");
+    uint8_t bytes[4];
+    WF_EXPECT_OK(wf_tensor_export(wf_value(wf_cast(line, WF_U8)), bytes, sizeof bytes));
+    WF_EXPECT(bytes[0] == 1 && bytes[1] == 0 && bytes[2] == 255 && bytes[3] == 4, "as u8: %d %d %d %d", bytes[0],
+              bytes[1], bytes[2], bytes[3]);
+    expect_values("there and back", wf_cast(wf_cast(line, WF_I64), WF_F64), 4, (double[]){1, -2, 300, 4});
+    wf_tensor_free(mask);
+    end();
+}
+
 static void prelu(void)
 {
     begin();
@@ -415,6 +481,9 @@ int main(int argc, char **argv)
                      (test_case[]){{"activations", activations},
                                    {"functions_of_one", functions_of_one},
                                    {"prelu", prelu},
+                                   {"choices", choices},
+                                   {"products", products},
+                                   {"over_dimensions", over_dimensions},
                                    {"arithmetic", arithmetic},
                                    {"softmaxes", softmaxes},
                                    {"cross_entropy_of_parts", cross_entropy_of_parts},

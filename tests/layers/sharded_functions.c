@@ -261,6 +261,13 @@ static void check_refused(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
     wf_tensor_free(x_part);
 }
 
+/* a where it is above 0. */
+static wf_var *positive(wf_var *a, wf_var *b)
+{
+    wf_var *above = wf_detach(wf_relu(a));
+    return wf_where(above, a, b);
+}
+
 static void check_broadcast(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
 {
     check_repeated("add", wf_add, false, mesh, shape, 0x2, rng);
@@ -268,6 +275,8 @@ static void check_broadcast(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
     check_repeated("div", wf_div, false, mesh, shape, 0x1, rng);
     check_repeated("div", wf_div, true, mesh, shape, ~0x2u & 0x1f, rng);
     check_repeated("sub", wf_sub, true, mesh, shape, 0x1f, rng);
+    check_repeated("where", positive, false, mesh, shape, 0x2, rng);
+    check_repeated("where", positive, true, mesh, shape, 0x0, rng);
     check_refused(mesh, shape, rng);
 }
 
@@ -299,6 +308,74 @@ static void check_prelu(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
     wf_layer_free(parallel);
     wf_tensor *all[] = {x, dy, x_part, dy_part, slopes, sum};
     for (int i = 0; i < 6; i++)
+        wf_tensor_free(all[i]);
+}
+
+/* Over channels, where they are whole, and over the last dimension: what stays keeps its part; else one line. */
+static void check_over(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
+    for (int d = 1; d<shape.rank; d += shape.rank> 2 ? shape.rank - 2 : 1) {
+        wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part);
+        const bool whole = !wf_layout_is_sharded(&layout, d);
+        wf_var *means = wf_mean_over(b, WF_DIMS(d), true), *soft = wf_softmax_over(b, WF_DIMS(d));
+        WF_EXPECT(!means == !whole && !soft == !whole, "over dimension %d of %s", d, wf_mesh_text(mesh));
+        WF_EXPECT(whole || strstr(wf_error_message(), "wf_redistribute"), "%s", wf_error_message());
+        wf_error_clear();
+        if (!whole)
+            continue;
+        wf_box box = layout.box;
+        box.lo[d] = 0, box.hi[d] = 1;
+        expect_part("mean", "over", mesh, wf_value(means), box, wf_value(wf_mean_over(a, WF_DIMS(d), true)), 1e-12);
+        expect_part("max", "over", mesh, wf_value(wf_max_over(b, WF_DIMS(d), true)), box,
+                    wf_value(wf_max_over(a, WF_DIMS(d), true)), 0);
+        expect_part("softmax", "over", mesh, wf_value(soft), layout.box, wf_value(wf_softmax_over(a, WF_DIMS(d))),
+                    1e-12);
+        const wf_layout known = wf_tensor_layout(wf_value(means));
+        WF_EXPECT(known.known && known.global.dim[d] == 1 && known.global.dim[0] == shape.dim[0],
+                  "the layout of means");
+    }
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+}
+
+/* Images [N,C,...] by a matrix: the last dimension is summed where it is whole, and rows of a may be cut in any way. */
+static void check_product(const wf_mesh *mesh, wf_shape shape, bool transposed, test_rng *rng)
+{
+    const int last = shape.rank - 1;
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    wf_shape side = transposed ? WF_SHAPE(3, shape.dim[last]) : WF_SHAPE(shape.dim[last], 3), result = shape;
+    result.dim[last] = 3;
+    wf_layout whole = {.known = true, .mesh = mesh, .global = side, .box = wf_box_of_shape(side)};
+    wf_tensor *x = random_tensor(shape, rng), *w = random_tensor(side, rng), *dy = random_tensor(result, rng);
+    wf_tensor *x_part = part_of(x, layout), *w_part = part_of(w, whole);
+    wf_var *xs = wf_leaf(tape, x), *ws = wf_leaf(tape, w), *xp = wf_leaf(tape, x_part), *wp = wf_leaf(tape, w_part);
+    const wf_matmul_opts opts = {.b_transposed = transposed};
+    wf_var *y = wf_matmul(xs, ws, opts), *y_part = wf_matmul(xp, wp, opts);
+    WF_EXPECT(y && !y_part == wf_layout_is_sharded(&layout, last), "matmul: %s", wf_error_message());
+    if (y_part) {
+        wf_box box = layout.box;
+        box.lo[last] = 0, box.hi[last] = 3;
+        wf_layout cut = layout;
+        cut.global = result, cut.box = box;
+        wf_tensor *dy_part = part_of(dy, cut);
+        expect_part("the value", "matmul", mesh, wf_value(y_part), box, wf_value(y), 1e-12);
+        WF_EXPECT_OK(wf_backward_from(y, dy));
+        WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
+        expect_part("the gradient", "matmul", mesh, wf_grad(xp), layout.box, wf_grad(xs), 1e-12);
+        expect_part("the matrix's gradient", "matmul", mesh, wf_grad(wp), whole.box, wf_grad(ws), 1e-12);
+        wf_tensor_free(dy_part);
+    } else {
+        WF_EXPECT(strstr(wf_error_message(), "wf_redistribute"), "%s", wf_error_message());
+        wf_error_clear();
+    }
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor *all[] = {x, w, dy, x_part, w_part};
+    for (int i = 0; i < 5; i++)
         wf_tensor_free(all[i]);
 }
 
@@ -338,6 +415,8 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
         check_randn(mesh, shapes[i], rng);
         check_broadcast(mesh, shapes[i], rng);
         check_prelu(mesh, shapes[i], rng);
+        check_over(mesh, shapes[i], rng);
+        check_product(mesh, shapes[i], i == 0, rng);
     }
 }
 

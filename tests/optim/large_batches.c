@@ -1,6 +1,7 @@
-/* Layer-wise optimizers on several ranks against their formulas written out: LAMB, and LARS of examples/lars.c, which
- * is written outside of the library; sharded state, archives; and a rule that does something else. */
-#include "examples/lars.h"
+/* Layer-wise optimizers on several ranks against their formulas written out: LAMB, LARS, and
+ * examples/scaled_rmsprop.c, which is written outside of the library; sharded state, archives; and a rule that does
+ * something else. */
+#include "examples/scaled_rmsprop.h"
 #include "optim/multi_node.h"
 #include "optim/optim_author.h"
 #include "tests/optim/optim_nets.h"
@@ -66,7 +67,7 @@ static wf_status pair_step(wf_layer *model, wf_optim *optim, int step)
  */
 
 typedef struct way {
-    bool lars, plain_vectors, scale_undecayed;
+    bool lars, nesterov, plain_vectors, scale_undecayed;
     double decay, clip;
     wf_multi_node_opts opts;
 } way;
@@ -95,7 +96,9 @@ static void one_parameter(const way *w, int t, int n, double *p, const double *g
         const double decay = decays ? w->decay * p[i] : 0;
         m[i] = w->lars ? 0.9 * m[i] + g[i] + decay : 0.9 * m[i] + 0.1 * g[i];
         v[i] = 0.999 * v[i] + 0.001 * g[i] * g[i];
-        d[i] = w->lars ? m[i] : m[i] / (1 - pow(0.9, t)) / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-6) + decay;
+        d[i] = w->lars && w->nesterov ? 0.9 * m[i] + g[i] + decay
+               : w->lars              ? m[i]
+                                      : m[i] / (1 - pow(0.9, t)) / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-6) + decay;
     }
     move_by(n, p, d, 0.05, w->lars ? !vector : decays || w->scale_undecayed);
 }
@@ -124,7 +127,9 @@ static wf_optim *optim_of(wf_layer *model, const way *w)
     const double decay = w->decay > 0 ? w->decay : WF_ZERO;
     const wf_lamb_opts opts = {
         .lr = 0.05, .weight_decay = decay, .plain_vectors = w->plain_vectors, .scale_undecayed = w->scale_undecayed};
-    wf_optim *local = w->lars ? lars(model, (lars_opts){.lr = 0.05, .weight_decay = decay}) : wf_lamb(model, opts);
+    wf_optim *local = w->lars
+                          ? wf_lars(model, (wf_lars_opts){.lr = 0.05, .weight_decay = decay, .nesterov = w->nesterov})
+                          : wf_lamb(model, opts);
     wf_optim *optim = wf_multi_node_with(comm, local, w->opts);
     WF_EXPECT(optim, "%s", wf_error_message());
     WF_EXPECT_OK(wf_optim_clip_norm(optim, w->clip));
@@ -159,6 +164,7 @@ static void formulas(void)
     for (int c = 0; c < 16; c++)
         for (int b = 0; b < 3; b++)
             check_way(&(way){.lars = c & 1,
+                             .nesterov = c & 2,
                              .plain_vectors = c & 2,
                              .scale_undecayed = c & 4,
                              .decay = c & 8 ? 0.1 : 0,
@@ -229,11 +235,11 @@ static void archives_of_others(void)
 {
     open_comm("flat", "ref", WF_F64);
     wf_layer *model = pair_new();
-    wf_optim *mine = lars(model, (lars_opts){0}), *theirs = wf_lamb(model, (wf_lamb_opts){0});
+    wf_optim *mine = scaled_rmsprop(model, (scaled_rmsprop_opts){0}), *theirs = wf_lamb(model, (wf_lamb_opts){0});
     wf_optim *sgd = wf_sgd(model, (wf_sgd_opts){.momentum = 0.9});
     expect_refused(mine, theirs, "does not know, the optimizer is lamb");
-    expect_refused(theirs, mine, "of lamb, the optimizer is lars");
-    expect_refused(sgd, mine, "of sgd, the optimizer is lars");
+    expect_refused(theirs, mine, "of lamb, the optimizer is scaled_rmsprop");
+    expect_refused(sgd, mine, "of sgd, the optimizer is scaled_rmsprop");
     wf_optim_free(sgd);
     wf_optim_free(mine);
     wf_optim_free(theirs);

@@ -56,6 +56,10 @@ static void factors(void)
          (double[]){1, (1 + half) / 2, 0.5, (1 - half) / 2, 0, 0, 0});
     walk("cosine to an end", (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = 2, .end = 0.2}, 4,
          (double[]){1, 0.6, 0.2, 0.2});
+    walk("restarts", (wf_schedule_opts){.kind = WF_SCHEDULE_RESTARTS, .total = 2, .end = 0.2}, 5,
+         (double[]){1, 0.6, 1, 0.6, 1});
+    walk("longer and longer", (wf_schedule_opts){.kind = WF_SCHEDULE_RESTARTS, .total = 2, .power = 2, .warmup = 1}, 9,
+         (double[]){1, 1, 0.5, 1, (1 + half) / 2, 0.5, (1 - half) / 2, 1, (1 + cos(acos(-1.0) / 8)) / 2});
     walk("linear", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = 4}, 6,
          (double[]){1, 0.75, 0.5, 0.25, 0, 0});
     walk("square", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = 2, .power = 2, .end = 0.1}, 4,
@@ -102,6 +106,8 @@ static void bad_options(void)
     refuse("every", (wf_schedule_opts){.kind = WF_SCHEDULE_STEP});
     refuse("total", (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE});
     refuse("total", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = -3});
+    refuse("total", (wf_schedule_opts){.kind = WF_SCHEDULE_RESTARTS});
+    refuse("power", (wf_schedule_opts){.kind = WF_SCHEDULE_RESTARTS, .total = 3, .power = 0.5});
     refuse("gamma", (wf_schedule_opts){.kind = WF_SCHEDULE_EXPONENTIAL, .gamma = -1});
     refuse("power", (wf_schedule_opts){.kind = WF_SCHEDULE_POLYNOMIAL, .total = 3, .power = -1});
     refuse("scale", (wf_schedule_opts){.scale = -4});
