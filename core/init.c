@@ -108,6 +108,8 @@ wf_status wf_param_initialise(wf_param *p)
         return draw_values(p, WF_NORMAL, stream, init.a, init.b);
     case WF_INIT_UNIFORM:
         return draw_values(p, WF_UNIFORM, stream, init.a, init.b);
+    case WF_INIT_TRUNC_NORMAL:
+        return draw_values(p, WF_TRUNCATED, stream, init.a, init.b);
     case WF_INIT_ORTHOGONAL:
         return orthogonal(p, stream, scale);
     /* Deviations are those of the papers: LeCun 1998 (1 / fan-in), Glorot and Bengio 2010 (2 / (in + out)), He 2015 (2

@@ -12,7 +12,7 @@ wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts)
 {
     if (!ctx)
         return NULL;
-    WF_CHECK_NULL(opts.init.kind >= WF_INIT_DEFAULT && opts.init.kind <= WF_INIT_ORTHOGONAL, WF_ERR_ARGUMENT,
+    WF_CHECK_NULL(opts.init.kind >= WF_INIT_DEFAULT && opts.init.kind <= WF_INIT_TRUNC_NORMAL, WF_ERR_ARGUMENT,
                   "%d is not an initialiser of \"%s\": should be one of wf_init_kind", (int)opts.init.kind, name);
     wf_param *p = wf_calloc(ctx, 1, sizeof *p);
     if (!p)

@@ -22,6 +22,7 @@ typedef enum wf_init_kind {
     WF_INIT_HE_NORMAL,      /* N(0, 2 a^2/fan_in) */
     WF_INIT_HE_UNIFORM,     /* l = a sqrt(6/fan_in) */
     WF_INIT_ORTHOGONAL,     /* rows (or columns, whichever are fewer) orthonormal, times a (0 means 1) */
+    WF_INIT_TRUNC_NORMAL,   /* WF_INIT_NORMAL without the numbers further than 2 b from a; their deviation is 0.88 b */
 } wf_init_kind;
 
 typedef struct wf_init {

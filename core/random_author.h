@@ -20,6 +20,7 @@ typedef struct wf_random {
 typedef enum wf_distribution {
     WF_UNIFORM = 0, /* a + (b - a) u, u in [0, 1) with 24 bits (f32) */
     WF_NORMAL,      /* mean a, standard deviation b; Box-Muller on words (0,1) and (2,3) */
+    WF_TRUNCATED,   /* WF_NORMAL as far as it lies within 2 b of a: by the inverse of its distribution, of u */
 } wf_distribution;
 
 /* The four words of block `counter`. */

@@ -235,15 +235,16 @@ wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *rand
     if (y->dtype != WF_F32)
         return REF->random(ctx, dist, random, a, b, y);
     const int64_t n = wf_array_count(y);
-    const double scale = dist == WF_NORMAL ? b : b - a;
-    const float top = dist == WF_NORMAL ? INFINITY : (float)wf_random_top(a, b, WF_F32);
+    const double scale = dist == WF_UNIFORM ? b - a : b;
+    const float top = dist == WF_UNIFORM ? (float)wf_random_top(a, b, WF_F32) : INFINITY;
     float *const out = y->data;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
     for (int64_t at = 0; at < n; at += WF_CPU_CHUNK) {
         const int64_t count = wf_cpu_min(WF_CPU_CHUNK, n - at);
         draw(dist, random, y->order, at, count, out + at);
         for (int64_t i = at; i < at + count; i++) {
-            const float v = (float)(a + scale * (double)out[i]);
+            const double drawn = dist == WF_TRUNCATED ? wf_random_truncated((double)out[i]) : (double)out[i];
+            const float v = (float)(a + scale * drawn);
             out[i] = v < top ? v : top;
         }
     }

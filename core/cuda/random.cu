@@ -30,6 +30,21 @@ template <class W> struct normal_map {
     }
 };
 
+/* Initial values alone are drawn like this, so it is computed in double, as elsewhere. */
+template <class W> struct truncated_map {
+    using state = noise_block;
+    double mean, deviation;
+    noise_source source;
+    __device__ void begin(state *s) const
+    {
+        s->begin(source);
+    }
+    __device__ W operator()(state *s, int64_t i, const W *) const
+    {
+        return (W)(mean + deviation * wf_random_truncated((double)noise_bits(source, s, i) * 0x1p-24));
+    }
+};
+
 wf_status wf_cuda_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
                          const wf_array *y)
 {
@@ -38,6 +53,8 @@ wf_status wf_cuda_random(wf_ctx *ctx, wf_distribution dist, const wf_random *ran
         using W = wide<T>;
         if (dist == WF_NORMAL)
             return map<T, 0>(ctx, {nullptr}, y, normal_map<W>{(W)a, (W)b, noise_of(random, y->order)});
+        if (dist == WF_TRUNCATED)
+            return map<T, 0>(ctx, {nullptr}, y, truncated_map<W>{a, b, noise_of(random, y->order)});
         return map<T, 0>(
             ctx, {nullptr}, y,
             uniform_map<W>{(W)a, (W)(b - a), (W)wf_random_top(a, b, y->dtype), noise_of(random, y->order)});

@@ -25,8 +25,10 @@ static void block_values(const wf_random *random, wf_distribution dist, uint64_t
         block_of_normals(word, out);
         return;
     }
-    for (int k = 0; k < 4; k++)
-        out[k] = wf_random_unit(word[k]);
+    for (int k = 0; k < 4; k++) {
+        const double u = wf_random_unit(word[k]);
+        out[k] = dist == WF_TRUNCATED ? wf_random_truncated(u) : u;
+    }
 }
 
 void wf_ref_draw(const wf_random *random, wf_order order, wf_distribution dist, double *out)
@@ -52,8 +54,8 @@ wf_status wf_ref_random(wf_ctx *ctx, wf_distribution dist, const wf_random *rand
     double *const v = wf_ref_out(&frame, y, false);
     if (frame.status == WF_OK) {
         wf_ref_draw(random, y->order, dist, v);
-        const double scale = dist == WF_NORMAL ? b : b - a;
-        const double top = dist == WF_NORMAL ? INFINITY : wf_random_top(a, b, y->dtype);
+        const double scale = dist == WF_UNIFORM ? b - a : b;
+        const double top = dist == WF_UNIFORM ? wf_random_top(a, b, y->dtype) : INFINITY;
         for (int64_t i = 0; i < n; i++)
             v[i] = fmin(a + scale * v[i], top);
     }

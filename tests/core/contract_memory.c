@@ -146,12 +146,12 @@ static void fill(void)
 static void random_body(run *r)
 {
     const copy_case *const t = r->args;
-    const wf_distribution dist = t->accumulate ? WF_NORMAL : WF_UNIFORM;
+    static const char *const names[] = {"uniform", "normal", "truncated"};
+    const wf_distribution dist = t->to == WF_F64 ? WF_TRUNCATED : t->accumulate ? WF_NORMAL : WF_UNIFORM;
     char text[WF_SHAPE_TEXT];
     const wf_array y = run_out(r, t->part, t->order_to, false);
     const wf_random random = run_random(r, t->part);
-    snprintf(r->note, sizeof r->note, "%s %s order %d", t->accumulate ? "normal" : "uniform",
-             wf_shape_text(t->part, text), (int)t->order_to);
+    snprintf(r->note, sizeof r->note, "%s %s order %d", names[dist], wf_shape_text(t->part, text), (int)t->order_to);
     run_call(r, r->k->random(r->ctx, dist, &random, -0.5, 2, &y));
     run_result(r, &y, 1);
 }
@@ -167,7 +167,8 @@ static void random_fill(void)
         for (int v = 0; v < 12; v++) {
             const copy_case t = {.part = shape[s],
                                  .order_to = v % 2 && shape[s].rank > 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR,
-                                 .accumulate = v / 2 % 2};
+                                 .accumulate = v / 2 % 2,
+                                 .to = v % 3 == 2 ? WF_F64 : WF_F32};
             contract_check("random", random_body, &t, contract_seed() + (uint64_t)v);
         }
 }
@@ -219,9 +220,8 @@ static void partition_independence(void)
 {
     test_rng rng = {contract_seed()};
     wf_ctx *const both[2] = {contract_ref(), contract_device()};
-    for (int i = 0; i < 80; i++)
-        box_is_slice(both[i % 2], i / 2 % 2 ? WF_NORMAL : WF_UNIFORM, i / 4 % 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR,
-                     &rng);
+    for (int i = 0; i < 120; i++)
+        box_is_slice(both[i % 2], (wf_distribution)(i / 2 % 3), i / 6 % 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR, &rng);
 }
 
 static void moments_of(wf_ctx *ctx, wf_distribution dist, double mean, double variance, double fourth)
@@ -233,7 +233,7 @@ static void moments_of(wf_ctx *ctx, wf_distribution dist, double mean, double va
     float *const v = malloc(N * sizeof *v);
     double sum[5] = {0};
     WF_EXPECT_OK(wf_pool_take(ctx, N * sizeof *v, &y.data));
-    WF_EXPECT_OK(ctx->k->random(ctx, dist, &random, dist == WF_NORMAL ? 1 : -1, dist == WF_NORMAL ? 2 : 3, &y));
+    WF_EXPECT_OK(ctx->k->random(ctx, dist, &random, dist == WF_UNIFORM ? -1 : 1, dist == WF_UNIFORM ? 3 : 2, &y));
     fetch(ctx, &y, v);
     for (int i = 0; i < N; i++) {
         const double d = v[i] - mean;
@@ -259,6 +259,8 @@ static void moments(void)
     for (int i = 0; i < 2; i++) {
         moments_of(both[i], WF_NORMAL, 1, 4, 3 * 16);
         moments_of(both[i], WF_UNIFORM, 1, 16.0 / 12, 256.0 / 80);
+        /* 1 - 2 d and 3 - 14 d of the standard normal one, d = 2 phi(2) / (1 - 2 Phi(-2)) */
+        moments_of(both[i], WF_TRUNCATED, 1, 4 * 0.77374129, 16 * 1.41618904);
     }
 }
 

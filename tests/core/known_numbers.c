@@ -58,7 +58,8 @@ static void random_numbers(run *r)
                               .global = shape,
                               .box = wf_box_of_shape(shape)};
     const wf_array u = run_out(r, shape, ROW, false), z = run_out(r, shape, ROW, false);
-    double uniform[6], normal[6];
+    const wf_array t = run_out(r, shape, ROW, false);
+    double uniform[6], normal[6], truncated[6];
     for (uint64_t i = 0; i < 6; i++) {
         uint32_t word[4];
         wf_philox(3, 4, 9, i / 4, word);
@@ -69,7 +70,17 @@ static void random_numbers(run *r)
         normal[i] = 0.5 + 2 * radius * (i % 2 ? sin(angle) : cos(angle));
     }
     run_call(r, r->k->random(r->ctx, WF_UNIFORM, &random, -1, 2, &u));
+    for (int i = 0; i < 6; i++) {
+        /* Newton's steps on the distribution, from the middle. */
+        const double p = erfc(sqrt(2)) / 2 + ((uniform[i] + 1) / 3 + 0x1p-25) * (1 - erfc(sqrt(2)));
+        double x = 0;
+        for (int k = 0; k < 60; k++)
+            x -= (erfc(-x / sqrt(2)) / 2 - p) * sqrt(2 * acos(-1)) * exp(x * x / 2);
+        truncated[i] = 0.5 + 2 * x;
+    }
     run_call(r, r->k->random(r->ctx, WF_NORMAL, &random, 0.5, 2, &z));
+    run_call(r, r->k->random(r->ctx, WF_TRUNCATED, &random, 0.5, 2, &t));
+    expect(r, "truncated", &t, truncated);
     expect(r, "uniform", &u, uniform);
     expect(r, "normal", &z, normal);
 }

@@ -307,6 +307,22 @@ static void residual(void)
         }
 }
 
+/* What residual blocks end with, and positions; the same samples are left out every time. */
+static void small_layers(void)
+{
+    check_layer("layerscale", wf_layerscale(ctx, (wf_layerscale_opts){.channels = 3}), WF_SHAPE(4, 3));
+    check_layer("layerscale 2-d", wf_layerscale(ctx, (wf_layerscale_opts){.channels = 5}), WF_SHAPE(2, 5, 3, 2));
+    check_layer("layerscale 3-d", wf_layerscale(ctx, (wf_layerscale_opts){.channels = 2}), WF_SHAPE(2, 2, 3, 2, 2));
+    check_layer("layerscale tokens", wf_layerscale(ctx, (wf_layerscale_opts){.features = 5}), WF_SHAPE(2, 3, 5));
+    check_layer("layerscale planes", wf_layerscale(ctx, (wf_layerscale_opts){.features = 4}), WF_SHAPE(2, 3, 2, 4));
+    check_layer("positions", wf_positions(ctx, (wf_positions_opts){.length = 5, .features = 4}), WF_SHAPE(2, 3, 4));
+    check_layer("all positions", wf_positions(ctx, (wf_positions_opts){.length = 3, .features = 4}), WF_SHAPE(2, 3, 4));
+    check_layer("sines", wf_positions(ctx, (wf_positions_opts){.length = 5, .features = 4, .kind = WF_POSITIONS_SINE}),
+                WF_SHAPE(2, 3, 4));
+    check_layer("stochastic depth", wf_stochastic_depth(ctx, 0.4), WF_SHAPE(5, 3, 2, 2));
+    check_layer("stochastic depth of vectors", wf_stochastic_depth(ctx, 0.4), WF_SHAPE(5, 3));
+}
+
 static void pooling(void)
 {
     const wf_pool_opts plain = {.kernel = 2}, strided = {.kernel = 3, .stride = 2, .pad = 1};
@@ -370,6 +386,7 @@ int main(int argc, char **argv)
                                                {"group_norms", group_norms},
                                                {"prelus", prelus},
                                                {"residual", residual},
+                                               {"small_layers", small_layers},
                                                {"pooling", pooling},
                                                {"composed", composed},
                                                {"skips_and_ties", skips_and_ties},

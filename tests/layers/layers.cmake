@@ -1,4 +1,4 @@
-foreach(name functions_values functions_semantics gradcheck_functions gradcheck_arithmetic gradcheck_layers layers_errors layers_values evaluation norm_residual pipeline_schedules chain_steps)
+foreach(name functions_values functions_semantics gradcheck_functions gradcheck_arithmetic gradcheck_layers layers_errors layers_values small_values evaluation norm_residual pipeline_schedules chain_steps)
   weft_test(${name} LEVEL layers)
 endforeach()
 weft_test(golden LEVEL all)
@@ -6,6 +6,7 @@ weft_test(recompute LEVEL optim RANKS 1 2 4)
 weft_test(several_inputs LEVEL optim RANKS 1 2 3)
 weft_test(equiv_sync_norm LEVEL optim RANKS 1 2 3 4 6 8)
 weft_test(equiv_group_norm LEVEL layers RANKS 1 2 3 4)
+weft_test(equiv_small LEVEL optim RANKS 1 2 3 4)
 weft_test_ranks(equiv_group_norm_eight equiv_group_norm ${CMAKE_CURRENT_SOURCE_DIR}/layers/equiv_group_norm.c RANKS 6 8
   LABELS long)
 weft_test(communication LEVEL optim RANKS 1 2 3 4)

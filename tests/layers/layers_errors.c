@@ -58,6 +58,13 @@ static void other_options(void)
     refused(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2, .eps = -1}), WF_ERR_ARGUMENT, "eps is -1");
     refused(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2, .noise = -1}), WF_ERR_ARGUMENT, "noise is -1");
     refused(wf_layernorm(ctx, (wf_layernorm_opts){0}), WF_ERR_ARGUMENT, "channels is 0");
+    refused(wf_layerscale(ctx, (wf_layerscale_opts){0}), WF_ERR_ARGUMENT, "channels is 0 and features is 0");
+    refused(wf_layerscale(ctx, (wf_layerscale_opts){.channels = 2, .features = 3}), WF_ERR_ARGUMENT, "give one");
+    refused(wf_positions(ctx, (wf_positions_opts){.length = 2}), WF_ERR_ARGUMENT, "features is 0");
+    refused(wf_positions(ctx, (wf_positions_opts){.length = 2, .features = 3, .kind = WF_POSITIONS_SINE}),
+            WF_ERR_ARGUMENT, "features is 3, should be even");
+    refused(wf_stochastic_depth(ctx, 1), WF_ERR_ARGUMENT, "rate 1 is not in [0, 1)");
+    refused(wf_stochastic_depth(ctx, -0.5), WF_ERR_ARGUMENT, "rate -0.5");
     refused(wf_layernorm(ctx, (wf_layernorm_opts){.channels = 3, .eps = -1}), WF_ERR_ARGUMENT, "eps is -1");
     refused(wf_layernorm(ctx, (wf_layernorm_opts){.shape = WF_SHAPE(4, 0)}), WF_ERR_ARGUMENT, "[4,0]");
     refused(wf_prelu(ctx, (wf_prelu_opts){.channels = -2}), WF_ERR_ARGUMENT, "channels is -2");
@@ -109,6 +116,15 @@ static void inputs(void)
     apply_refused(wf_batchnorm(ctx, c3), WF_F32, WF_SHAPE(2, 4), WF_ERR_SHAPE, "[2,4], should be [N,3]");
     apply_refused(wf_batchnorm(ctx, c3), WF_F32, WF_SHAPE(3), WF_ERR_SHAPE, "[3]");
     apply_refused(wf_batchnorm(ctx, c3), WF_F64, WF_SHAPE(2, 3), WF_ERR_DTYPE, "f64");
+    apply_refused(wf_layerscale(ctx, (wf_layerscale_opts){.channels = 3}), WF_F32, WF_SHAPE(2, 4), WF_ERR_SHAPE,
+                  "input [2,4], should be [N,3]");
+    apply_refused(wf_layerscale(ctx, (wf_layerscale_opts){.features = 3}), WF_F32, WF_SHAPE(2, 3, 4), WF_ERR_SHAPE,
+                  "should be [...,3]");
+    apply_refused(wf_layerscale(ctx, (wf_layerscale_opts){.channels = 3}), WF_F64, WF_SHAPE(2, 3), WF_ERR_DTYPE,
+                  "f64, should be f32");
+    apply_refused(wf_positions(ctx, (wf_positions_opts){.length = 2, .features = 4}), WF_F32, WF_SHAPE(1, 3, 4),
+                  WF_ERR_SHAPE, "at most 2 tokens");
+    apply_refused(wf_stochastic_depth(ctx, 0.5), WF_F32, wf_shape_scalar(), WF_ERR_SHAPE, "samples are dimension 0");
     apply_refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 4, .groups = 2}), WF_F32, WF_SHAPE(2, 6, 3),
                   WF_ERR_SHAPE, "groupnorm \"\": input [2,6,3], should be [N,4]");
     apply_refused(wf_prelu(ctx, (wf_prelu_opts){.channels = 3}), WF_F32, WF_SHAPE(2, 4), WF_ERR_SHAPE,

@@ -175,7 +175,7 @@ static inline void draw_layer(drawing *d)
     else if (what == 6 && d->p->norms)
         add_part(d, (part){.kind = NORM, .function = d->p->dtype == WF_F64 && one_in(d->rng, 2)});
     else if (what == 12)
-        add_part(d, (part){.kind = GROUPED, .function = (int)test_int(d->rng, 0, 3)});
+        add_part(d, (part){.kind = GROUPED, .function = (int)test_int(d->rng, 0, 4)});
     else if (what == 10)
         draw_linked(d);
     else if (what == 11)

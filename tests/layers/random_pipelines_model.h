@@ -144,6 +144,9 @@ static inline wf_layer *grouped(const part *l)
         return wf_rmsnorm(on.ctx, (wf_rmsnorm_opts){.channels = l->out, .eps = 0.5});
     case 2:
         return wf_groupnorm(on.ctx, (wf_groupnorm_opts){.channels = l->out, .groups = groups, .eps = 0.5});
+    case 3:
+        return wf_layerscale(on.ctx,
+                             (wf_layerscale_opts){.channels = l->out, .gamma_init = {WF_INIT_TRUNC_NORMAL, 1, 0.25}});
     default:
         return wf_groupnorm(on.ctx, (wf_groupnorm_opts){.channels = l->out, .groups = 1, .eps = 0.5});
     }
@@ -182,6 +185,8 @@ static inline wf_layer *layer_of(const part *l, bool last, bool parallel)
     case GROUPED:
         return grouped(l);
     case FUNCTION:
+        if (l->function == 0 && l->in.dim[1] % 2)
+            return wf_stochastic_depth(on.ctx, 0.3);
         return wf_lambda(on.ctx, functions[l->function]);
     case POOL:
         return pool(l);

@@ -1,5 +1,6 @@
 /* Whole models: steps of SGD and of Adam on P ranks are those of one. */
 #include "datasets/datasets.h"
+#include "examples/models/convnext.h"
 #include "examples/models/dcgan.h"
 #include "examples/models/resnet.h"
 #include "examples/models/unet.h"
@@ -40,6 +41,14 @@ static wf_layer *make_vgg(wf_ctx *ctx)
 static wf_layer *make_resnet(wf_ctx *ctx)
 {
     return resnet(ctx, (resnet_opts){.width = 3, .classes = CLASSES});
+}
+
+static wf_layer *make_convnext(wf_ctx *ctx)
+{
+    return convnext(
+        ctx,
+        (convnext_opts){
+            .blocks = {1, 1, 2, 1}, .width = 3, .patch = 2, .classes = CLASSES, .drop_path = 0.4, .layerscale = 1});
 }
 
 static wf_layer *make_unet(wf_ctx *ctx)
@@ -400,6 +409,7 @@ static void every_model(const setting *how)
     now = how;
     on_every(&(subject){"VGG", WF_SHAPE(BATCH, 3, 32, 32), false, make_vgg}, train);
     on_every(&(subject){"ResNet", WF_SHAPE(BATCH, 3, 8, 8), false, make_resnet}, train);
+    on_every(&(subject){"ConvNeXt", WF_SHAPE(BATCH, 3, 16, 16), false, make_convnext}, train);
     on_every(&(subject){"U-Net", WF_SHAPE(BATCH, 3, 8, 8), true, make_unet}, train);
     on_every(&(subject){"U-Net with upsampling", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_upsample}, train);
     on_every(&(subject){"U-Net, 3-D", WF_SHAPE(BATCH, 1, 4, 4, 4), true, make_unet_3d}, train);
@@ -441,11 +451,24 @@ static void resnets(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+static void convnexts(void)
+{
+    static const int64_t should[CONVNEXT_SIZES] = {28589128, 50223688, 88591464, 197767336};
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    for (int i = 0; i < CONVNEXT_SIZES; i++)
+        count_trained(convnext(ctx, (convnext_opts){.size = (convnext_size)i, .classes = 1000}), should[i]);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){{"sgd_f64", sgd_f64}, {"sgd_f32", sgd_f32}, {"adam_f64", adam_f64}, {"resnets", resnets}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"sgd_f64", sgd_f64},
+                                   {"sgd_f32", sgd_f32},
+                                   {"adam_f64", adam_f64},
+                                   {"resnets", resnets},
+                                   {"convnexts", convnexts},
+                                   {0}});
 }
 
 int main(int argc, char **argv)

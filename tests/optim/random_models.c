@@ -97,6 +97,9 @@ static wf_layer *make_grouped(wf_ctx *ctx, const part *l)
                                (wf_instancenorm_opts){.channels = g->channels, .eps = g->eps, .no_gamma = g->no_gamma});
     case BY_PLANE:
         return wf_layernorm(ctx, (wf_layernorm_opts){.shape = l->plane, .eps = g->eps, .no_gamma = g->no_gamma});
+    case BY_FACTOR:
+        return wf_layerscale(
+            ctx, (wf_layerscale_opts){.channels = g->channels, .gamma_init = {WF_INIT_TRUNC_NORMAL, 1, 0.25}});
     case GROUPEDS:
         break;
     }
@@ -131,7 +134,7 @@ static wf_layer *make_layer(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
     case FUNCTION:
         return wf_lambda(ctx, functions[l->function]);
     case RANDOM:
-        return wf_lambda(ctx, l->function ? dropped : noisy);
+        return l->function == 2 ? wf_stochastic_depth(ctx, 0.3) : wf_lambda(ctx, l->function ? dropped : noisy);
     case LINKED:
         return linked(ctx, mesh, l);
     case MOVE:

@@ -32,7 +32,7 @@ typedef enum costs { COSTS_DEPTH, COSTS_GIVEN, COSTS_MEASURED, COSTS } costs;
 
 typedef enum move { MOVE_GATHER, MOVE_CHANNELS, MOVE_SHARD, MOVES } move;
 
-typedef enum grouped { BY_PIXEL, BY_PIXEL_RMS, BY_GROUP, BY_INSTANCE, BY_PLANE, GROUPEDS } grouped;
+typedef enum grouped { BY_PIXEL, BY_PIXEL_RMS, BY_GROUP, BY_INSTANCE, BY_PLANE, BY_FACTOR, GROUPEDS } grouped;
 
 typedef struct part {
     part_kind kind;

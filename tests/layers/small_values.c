@@ -1,0 +1,151 @@
+/* Known values of small layers: layerscale, stochastic depth, positions; and truncated normal initial values. */
+#include "layers/layers.h"
+#include "tests/optim/optim_model.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static wf_ctx *ctx; /* f64 on ref */
+static wf_tape *tape;
+
+/* The elements in logical order; the caller frees them. */
+static double *fetch(const wf_tensor *t)
+{
+    double *host = calloc((size_t)wf_tensor_count(t) + 1, sizeof *host);
+    wf_tensor *wide = wf_tensor_copy(t, WF_F64, WF_ROW_MAJOR);
+    values_get(wide, host);
+    wf_tensor_free(wide);
+    return host;
+}
+
+static wf_tensor *numbers(wf_shape shape, uint64_t seed)
+{
+    double host[64];
+    test_rng rng = {seed};
+    for (int i = 0; i < 64; i++)
+        host[i] = test_uniform(&rng, -1, 1);
+    wf_tensor *t = wf_tensor_new_ordered(ctx, WF_F64, shape, wf_order_default(shape.rank));
+    values_set(t, host);
+    return t;
+}
+
+/* Samples are left out as a whole, the same ones on every device and in every type; the others are divided by what is
+ * kept. */
+static void whole_samples(void)
+{
+    enum { N = 2000, EACH = 6 };
+    static const char *const device[] = {"ref", "cpu", "cpu"};
+    static const wf_dtype types[] = {WF_F64, WF_F32, WF_BF16};
+    static bool kept[3][N];
+    for (int i = 0; i < 3; i++) {
+        wf_ctx *c = wf_ctx_new(
+            (wf_ctx_opts){.device = test_device(device[i]), .dtype = types[i] == WF_F64 ? WF_F64 : WF_F32, .seed = 11});
+        wf_tape *t = wf_tape_new(c);
+        wf_layer *layer = wf_layer_named(wf_stochastic_depth(c, 0.2), "depth");
+        wf_tensor *ones = wf_tensor_new_ordered(c, types[i], WF_SHAPE(N, 3, 2, 1), WF_CHANNELS_LAST);
+        WF_EXPECT_OK(wf_tensor_fill(ones, 1));
+        wf_var *y = wf_apply(layer, wf_input(t, ones));
+        double *v = fetch(wf_value(y));
+        int left = 0;
+        for (int n = 0; n < N; n++) {
+            kept[i][n] = v[n * EACH] != 0;
+            left += !kept[i][n];
+            for (int k = 0; k < EACH; k++)
+                WF_EXPECT(fabs(v[n * EACH + k] - (kept[i][n] ? 1.25 : 0)) < 1e-6, "sample %d, element %d is %g", n, k,
+                          v[n * EACH + k]);
+            WF_EXPECT(kept[i][n] == kept[0][n], "sample %d is left out on one device alone", n);
+        }
+        WF_EXPECT(abs(left - N / 5) < 80, "%d of %d samples are left out", left, N);
+        free(v);
+        WF_EXPECT_OK(wf_tape_set_mode(t, WF_EVAL));
+        wf_var *x = wf_input(t, ones);
+        WF_EXPECT(wf_apply(layer, x) == x, "evaluation leaves samples out");
+        WF_EXPECT_OK(wf_tape_reset(t));
+        wf_tensor_free(ones);
+        wf_layer_free(layer);
+        wf_tape_free(t);
+        WF_EXPECT_OK(wf_ctx_free(c));
+    }
+}
+
+static void factors_of_channels(void)
+{
+    wf_layer *image = wf_layerscale(ctx, (wf_layerscale_opts){.channels = 3}), *tokens = NULL;
+    double *gamma = fetch(wf_param_value(wf_layer_param(image, "gamma")));
+    WF_EXPECT(gamma[0] == 1e-6 && gamma[2] == 1e-6, "factors begin at %g", gamma[0]);
+    free(gamma);
+    const double factor[] = {2, -1, 0.5};
+    tokens = wf_layerscale(ctx, (wf_layerscale_opts){.features = 3, .gamma_init = {WF_INIT_CONSTANT, 3, 0}});
+    WF_EXPECT_OK(wf_tensor_import(wf_param_value(wf_layer_param(image, "gamma")), factor, sizeof factor));
+    wf_tensor *x = numbers(WF_SHAPE(2, 3, 2, 2), 3), *t = numbers(WF_SHAPE(2, 4, 3), 4);
+    double *from = fetch(x), *to = fetch(wf_value(wf_apply(image, wf_input(tape, x))));
+    for (int i = 0; i < 24; i++)
+        WF_EXPECT(to[i] == from[i] * factor[i / 4 % 3], "element %d is %g", i, to[i]);
+    free(from);
+    free(to);
+    from = fetch(t);
+    to = fetch(wf_value(wf_apply(tokens, wf_input(tape, t))));
+    for (int i = 0; i < 24; i++)
+        WF_EXPECT(to[i] == 3 * from[i], "element %d of tokens is %g", i, to[i]);
+    free(from);
+    free(to);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(t);
+    wf_layer_free(image);
+    wf_layer_free(tokens);
+}
+
+static void sines(void)
+{
+    wf_layer *layer =
+        wf_positions(ctx, (wf_positions_opts){.length = 6, .features = 4, .kind = WF_POSITIONS_SINE, .base = 100});
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(2, 5, 4));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    double *y = fetch(wf_value(wf_apply(layer, wf_input(tape, x))));
+    for (int i = 0; i < 40; i++) {
+        const double angle = i / 4 % 5 / (i % 4 < 2 ? 1.0 : 10.0);
+        const double should = 1 + (i % 2 ? cos(angle) : sin(angle));
+        WF_EXPECT(fabs(y[i] - should) < 1e-14, "element %d is %.17g, should be %.17g", i, y[i], should);
+    }
+    free(y);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_layer_free(layer);
+}
+
+/* Mean, deviation and largest distance from the mean of 20000 numbers. */
+static void truncated(void)
+{
+    enum { N = 20000 };
+    const wf_init init = {WF_INIT_TRUNC_NORMAL, 0.5, 0.02};
+    wf_layer *layer = wf_linear(ctx, (wf_linear_opts){.in = 200, .out = 100, .w_init = init});
+    double *w = fetch(wf_param_value(wf_layer_param(layer, "W"))), sum = 0, squares = 0, most = 0;
+    for (int i = 0; i < N; i++) {
+        sum += w[i] - 0.5;
+        squares += (w[i] - 0.5) * (w[i] - 0.5);
+        most = fmax(most, fabs(w[i] - 0.5));
+    }
+    const double error = 0.02 / sqrt(N), deviation = sqrt(squares / N);
+    WF_EXPECT(fabs(sum / N) < 4 * error, "the mean is off by %g", sum / N);
+    WF_EXPECT(fabs(deviation - 0.02 * sqrt(0.77374129)) < 4 * error, "the deviation is %g", deviation);
+    WF_EXPECT(most < 0.04 && most > 0.0396, "numbers lie up to %g from the mean, should be up to 0.04", most);
+    free(w);
+    wf_layer_free(layer);
+}
+
+int main(int argc, char **argv)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = 1});
+    tape = wf_tape_new(ctx);
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"whole_samples", whole_samples},
+                                               {"factors_of_channels", factors_of_channels},
+                                               {"sines", sines},
+                                               {"truncated", truncated},
+                                               {0}});
+    wf_tape_free(tape);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+    return failed || test_failures() > 0;
+}
