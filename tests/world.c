@@ -3,6 +3,7 @@
 #include "tests/world.h"
 
 #include "tests/test.h"
+#include "tests/timeouts.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@ static bool start(int *argc, char ***argv, int *rank, int *size)
         fprintf(stderr, "%s\n", wf_error_trail());
         return false;
     }
+    test_timeouts_begin();
     MPI_Comm_dup(MPI_COMM_WORLD, &whole);
     MPI_Comm_rank(whole, rank);
     MPI_Comm_size(whole, size);

@@ -118,7 +118,7 @@ static void abandoned(void)
 static void usual_limits(void)
 {
     const wf_config *config = wf_config_get();
-    if (getenv("WEFT_TIMEOUT_MS") || getenv("WEFT_IDLE_MS"))
+    if (getenv("WEFT_TIMEOUT_MS") || getenv("WEFT_IDLE_MS") || getenv("TEST_TIMEOUT_MS"))
         return;
     WF_EXPECT(config->timeout_ms == 300000 && config->far_ms == 1800000 && config->idle_ms == 3600000,
               "%ld, %ld and %ld ms", config->timeout_ms, config->far_ms, config->idle_ms);

@@ -6,7 +6,7 @@ set -u
 mpiexec=$1 program=$2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-export WEFT_TIMEOUT_MS=8000 OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 \
+export TEST_TIMEOUT_MS=8000 OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 \
     OMPI_MCA_oob_tcp_keepalive_probes=2
 limit=13 busy=40 # seconds: the time-out and 5; what the machine may be late
 

@@ -1,4 +1,4 @@
-/* A rank that does not come: run with a short WEFT_TIMEOUT_MS and WEFT_IDLE_MS. */
+/* A rank that does not come: run with a short TEST_TIMEOUT_MS and TEST_IDLE_MS (tests/timeouts.h). */
 #include "comm/background_author.h"
 #include "comm/comm_author.h"
 #include "core/config_author.h"

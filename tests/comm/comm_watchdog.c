@@ -1,8 +1,10 @@
-/* The watchdog leaves alone who computes, and ends who is stuck inside MPI: run with a short WEFT_TIMEOUT_MS.
+/* The watchdog leaves alone who computes, and ends who is stuck inside MPI: run with a short TEST_TIMEOUT_MS.
  *
- * With "stuck", rank 1 does not come to the opening, where MPI waits without end; the test looks at what is printed. */
+ * With "stuck" and a short WEFT_TIMEOUT_MS, rank 1 does not come to the opening, where MPI waits without end; the test
+ * looks at what is printed. */
 #include "comm/exchange_author.h"
 #include "tests/comm/comm_cases.h"
+#include "tests/timeouts.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -104,6 +106,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;
     }
+    test_timeouts_begin();
     rank = wf_comm_rank(world);
     size = wf_comm_size(world);
     const int status = test_main(argc, argv,

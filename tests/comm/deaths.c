@@ -8,6 +8,7 @@
  * (1), leave (exit 0), stop, of RANK (default 0); none of any. */
 #include "comm/background_author.h"
 #include "comm/comm.h"
+#include "tests/timeouts.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -205,6 +206,7 @@ int main(int argc, char **argv)
         happen(0);
     comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat");
     WF_MUST(wf_check(comm));
+    test_timeouts_begin();
     x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, WF_SHAPE(COUNT));
     if (!strcmp(place, "forward"))
         forward(culprit);

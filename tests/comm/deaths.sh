@@ -50,7 +50,8 @@ both() {
 }
 
 job() {
-    export WEFT_TIMEOUT_MS=4000
+    export TEST_TIMEOUT_MS=4000
+    [ "$place" != start ] || export WEFT_TIMEOUT_MS=4000
     mark="deaths-$$-$place-$fault-$rank"
     limit=9 busy=40 # seconds; busy: what the machine may be late
     log=$work/$mark

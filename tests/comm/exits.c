@@ -6,6 +6,7 @@
  * is gone. */
 #include "comm/comm.h"
 #include "tests/test.h"
+#include "tests/timeouts.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -29,6 +30,7 @@ static wf_comm *open_comm(void)
 {
     wf_comm *comm = wf_comm_open(NULL, NULL, "flat");
     WF_MUST(wf_check(comm));
+    test_timeouts_begin();
     return comm;
 }
 
@@ -57,7 +59,7 @@ static void early(void)
     WF_MUST(wf_barrier(comm));
     WF_EXPECT_OK(wf_comm_close(comm));
     if (rank == 0) {
-        sleep_ms(3 * strtol(getenv("WEFT_TIMEOUT_MS"), NULL, 10));
+        sleep_ms(3 * wf_config_get()->timeout_ms);
         fprintf(stderr, "results are written\n");
     }
 }

@@ -4,6 +4,7 @@
 #include "core/tensor.h"
 #include "tests/fake/nccl_fake.h"
 #include "tests/test.h"
+#include "tests/timeouts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,9 +22,13 @@ int main(int argc, char **argv)
 {
     const char *const call = argc > 1 ? argv[1] : "";
     const bool opens = strcmp(call, "ncclCommInitRankConfig") != 0;
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat"); /* starts MPI */
+    WF_MUST(wf_check(comm));
+    WF_MUST(wf_comm_close(comm));
+    test_timeouts_begin();
     if (!opens)
         nccl_fake_block(call);
-    wf_comm *comm = wf_comm_open(&argc, &argv, "pure_nccl");
+    comm = wf_comm_open(&argc, &argv, "pure_nccl");
     nccl_fake_block(call);
     const wf_status status = opens ? sum(comm) : wf_error_code();
     if (status != WF_OK)

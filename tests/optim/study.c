@@ -9,6 +9,7 @@
  */
 #include "tests/optim/study.h"
 #include "tests/test.h"
+#include "tests/timeouts.h"
 
 #include <math.h>
 #include <signal.h>
@@ -421,6 +422,7 @@ int main(int argc, char **argv)
 {
     world = wf_comm_open(&argc, &argv, "flat");
     WF_MUST(wf_check(world));
+    test_timeouts_begin();
     rank = wf_comm_rank(world);
     size = wf_comm_size(world);
     const char *mode = argc > 1 ? argv[1] : "";

@@ -106,7 +106,7 @@ killed() {
         kill_after "$each"
     done
     : >"$work/pids"
-    timeout 100 "$mpiexec" -np "$ranks" "$program" run "$storage" 2 "$trials" "$work" >"$work/run.txt" 2>&1 ||
+    timeout 400 "$mpiexec" -np "$ranks" "$program" run "$storage" 2 "$trials" "$work" >"$work/run.txt" 2>&1 ||
         fail "the last run failed"
     retried=$(sed -n "s/^complete $trials, retried \([0-9]*\), others 0\$/\1/p" "$work/run.txt")
     [ -n "$retried" ] && [ "$retried" -ge $# ] && [ "$retried" -le $((2 * $#)) ] || fail "not $trials trials are complete"
@@ -121,11 +121,11 @@ killed() {
 # dies STORAGE: trial 1 ends the job, and so do its three repetitions; then it has failed, and the study goes on.
 dies() {
     for i in 0 1 2 3; do
-        ! timeout 60 "$mpiexec" -np "$ranks" "$program" dies "$work/$1" 1 6 "$work" >"$work/run$i.txt" 2>&1 ||
+        ! timeout 240 "$mpiexec" -np "$ranks" "$program" dies "$work/$1" 1 6 "$work" >"$work/run$i.txt" 2>&1 ||
             fail "run $i: no process has died"
         [ "$(count died)" = $((i + 1)) ] || fail "run $i: $(count died) deaths"
     done
-    timeout 60 "$mpiexec" -np "$ranks" "$program" dies "$work/$1" 1 6 "$work" >"$work/run.txt" 2>&1 ||
+    timeout 240 "$mpiexec" -np "$ranks" "$program" dies "$work/$1" 1 6 "$work" >"$work/run.txt" 2>&1 ||
         fail "the study does not go on"
     [ "$(count died)" = 4 ] || fail "$(count died) deaths"
     grep -q '^complete 5, retried 3, others 1$' "$work/run.txt" || fail "not 5 complete, 3 retried, 1 failed"
@@ -146,7 +146,7 @@ expect() {
     text=$1
     shift
     rm -f "$work"/*.db*
-    timeout 200 "$mpiexec" -np "$ranks" env "$@" "$program" open "$work/fake.db" "$limit" >"$work/said.txt" 2>"$work/err.txt" ||
+    timeout 800 "$mpiexec" -np "$ranks" env "$@" "$program" open "$work/fake.db" "$limit" >"$work/said.txt" 2>"$work/err.txt" ||
         fail "$text: the program failed"
     [ "$(grep -c "^rank [0-9]*: .*$text" "$work/said.txt")" = "$ranks" ] || fail "$text: not every rank says so"
     ! grep LATER "$work/said.txt" || fail "$text: a later call says something else"
@@ -201,12 +201,12 @@ case $what in
 cases)
     find_optuna
     shift 4
-    timeout 200 "$mpiexec" -np "$ranks" "$program" cases "$work" "$@" || fail "a case failed"
+    timeout 800 "$mpiexec" -np "$ranks" "$program" cases "$work" "$@" || fail "a case failed"
     nothing_left
     ;;
 waits)
     find_optuna
-    WEFT_TIMEOUT_MS=5000 WEFT_IDLE_MS=5000 timeout 60 "$mpiexec" -np "$ranks" "$program" waits "$work" ||
+    TEST_TIMEOUT_MS=5000 TEST_IDLE_MS=5000 timeout 240 "$mpiexec" -np "$ranks" "$program" waits "$work" ||
         fail "a group that has made its trials does not wait for the other one"
     ;;
 sequence)

@@ -3,7 +3,7 @@ find_program(CXX_COMPILER NAMES g++ clang++ c++ REQUIRED)
 
 function(weft_static name)
   add_test(NAME static_${name} COMMAND ${ARGN})
-  set_tests_properties(static_${name} PROPERTIES LABELS static TIMEOUT 120)
+  set_tests_properties(static_${name} PROPERTIES LABELS static TIMEOUT 600)
 endfunction()
 
 weft_static(include_arrows ${CMAKE_CURRENT_SOURCE_DIR}/static/include_arrows.sh)
