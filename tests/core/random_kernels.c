@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 /* The seconds bound a case that hangs, and say nothing of how long one may take. */
-enum { BATCH = 500, FAULTS_MOST = 20, CASE_SECONDS = 120, NOTE = 400 };
+enum { BATCH = 500, FAULTS_MOST = 20, CASE_SECONDS = 600, NOTE = 400 };
 
 /* What processes share. */
 typedef struct progress {

@@ -422,7 +422,7 @@ static void one_rank_fails(void)
     for (int64_t step = 0; step < 2; step++) {
         fixture f = open_fixture("flat");
         wf_optim *optim = sgd(&f);
-        /* Without the barrier the failure below may end a rank that still makes its optimizer. */
+        /* Without it the failure below may end a rank that still makes its optimizer. */
         wf_status status = wf_barrier(f.comm);
         if (step == 1)
             status = wf_optim_step(optim, loss_of(&f, LOCAL, 1));
