@@ -29,7 +29,7 @@ static long number_of(const char *name, long otherwise, long least)
     if (errno == 0 && *end == '\0' && value >= least)
         return value;
     wf_log_write(WF_LOG_WARN, "%s is \"%s\", should be a whole number of at least %ld; taking %ld", name, text, least,
-           otherwise);
+                 otherwise);
     return otherwise;
 }
 

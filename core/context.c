@@ -166,8 +166,9 @@ wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute)
     WF_TRY(check_compute(ctx->dtype, compute));
     ctx->compute = compute;
     if (ctx->k->multiplies && !ctx->k->multiplies(compute))
-        wf_log_write(WF_LOG_INFO, "this processor has no instructions for %s products: computing in %s is slower than in f32",
-               wf_dtype_name(compute), wf_dtype_name(compute));
+        wf_log_write(WF_LOG_INFO,
+                     "this processor has no instructions for %s products: computing in %s is slower than in f32",
+                     wf_dtype_name(compute), wf_dtype_name(compute));
     return WF_OK;
 }
 

@@ -358,8 +358,8 @@ typedef struct wf_kernels {
     wf_device_count_fn *device_count;
     wf_device_choose_fn *device_choose;
     wf_device_identity_fn *device_identity;
-    /* The number of the device that has the memory at `data`. WF_ERR_ARGUMENT if kernels of the chosen device cannot use
-     * that memory. */
+    /* The number of the device that has the memory at `data`. WF_ERR_ARGUMENT if kernels of the chosen device cannot
+     * use that memory. */
     wf_device_of_fn *device_of;
 
     /* Streams and events. Work on one stream is done in order. All slots of the table put their work on the stream
@@ -445,8 +445,8 @@ typedef struct wf_kernels {
      * epilogue and running arrays, and where it says otherwise. Arrays that a slot does not name are not read and may
      * be NULL. xhat is (x - mean) invstd. */
 
-    /* mean and m2 from x; both 0 where there is no element. Where invstd is given, norm_finish follows in the same call,
-     * with all that it reads: x has all elements of its columns. */
+    /* mean and m2 from x; both 0 where there is no element. Where invstd is given, norm_finish follows in the same
+     * call, with all that it reads: x has all elements of its columns. */
     wf_norm_fn *norm_stats;
     /* Statistics of an array whose parts are on several ranks. A part is an f64 array [n + 2 K]: the n numbers of a
      * head, mean, m2. norm_part makes one; norm_merge joins parts [P, n + 2 K], in order and in f64, into mean and

@@ -38,8 +38,8 @@ static level pick_level(void)
             return levels[i];
     if (asked)
         wf_log_write(WF_LOG_WARN,
-               "WEFT_LEVEL is \"%s\", should be x86-64, x86-64-v3 or x86-64-v4, at most %s here; taking %s", asked,
-               levels[newest].name, levels[newest].name);
+                     "WEFT_LEVEL is \"%s\", should be x86-64, x86-64-v3 or x86-64-v4, at most %s here; taking %s",
+                     asked, levels[newest].name, levels[newest].name);
     return levels[newest];
 }
 

@@ -65,7 +65,7 @@ static void release_borrowed(const wf_storage *s)
 {
     if (!s->ctx->k->host && s->ctx->k->stream_finish(s->ctx, NULL) != WF_OK)
         wf_log_write(WF_LOG_WARN, "memory of the program is released before its work is known to be done: %s",
-               wf_error_message());
+                     wf_error_message());
     s->release(s->user);
 }
 

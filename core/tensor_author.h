@@ -10,17 +10,17 @@ typedef struct wf_storage {
     void *data;
     size_t bytes;
     int64_t references;
-    uint64_t version;               /* grows with every write that others must notice: wf_tensor_touch */
-    wf_packed_form *forms;          /* packed copies, for parameters */
-    struct wf_storage *master;      /* of a copy that follows another tensor: that tensor's storage, on which it holds a
-                                       reference; otherwise NULL */
-    uint64_t made;                  /* of such a copy: the version of the master from which it was made */
-    bool followed;                  /* such a copy of this storage exists or existed */
-    bool packable;                  /* kernels may keep packed copies */
-    bool step;                      /* lives for one step: the tape reports what is left of it */
-    bool kept;                      /* wf_keep: may outlive the step */
-    bool borrowed;                  /* the program owns data: wf_tensor_wrap */
-    void (*release)(void *user);    /* called with `user` at the end of borrowed memory; or NULL */
+    uint64_t version;            /* grows with every write that others must notice: wf_tensor_touch */
+    wf_packed_form *forms;       /* packed copies, for parameters */
+    struct wf_storage *master;   /* of a copy that follows another tensor: that tensor's storage, on which it holds a
+                                    reference; otherwise NULL */
+    uint64_t made;               /* of such a copy: the version of the master from which it was made */
+    bool followed;               /* such a copy of this storage exists or existed */
+    bool packable;               /* kernels may keep packed copies */
+    bool step;                   /* lives for one step: the tape reports what is left of it */
+    bool kept;                   /* wf_keep: may outlive the step */
+    bool borrowed;               /* the program owns data: wf_tensor_wrap */
+    void (*release)(void *user); /* called with `user` at the end of borrowed memory; or NULL */
     void *user;
     struct wf_storage *prev, *next; /* list of the context's step storages */
 } wf_storage;

@@ -1,4 +1,5 @@
-/* The version of Weft, and what it was built with. Programs read them, and CMakeLists.txt takes the version from here. */
+/* The version of Weft, and what it was built with. Programs read them, and CMakeLists.txt takes the version from here.
+ */
 #ifndef WF_CORE_VERSION_H
 #define WF_CORE_VERSION_H
 

@@ -109,7 +109,8 @@ static wf_status slot_tensor_open(const wf_iter *iter, wf_slot_tensor *t, wf_dty
         WF_TRY(wf_pool_take_host(ctx, wf_tensor_bytes(t->memory), &t->host));
     }
     for (int k = 0; k < WF_BATCH_SIZES; k++) {
-        t->sized[k] = wf_tensor_wrap(ctx, dtype, batch_shape(iter->sizes[k], row), t->memory->data, (wf_wrap_opts){.order = order});
+        t->sized[k] = wf_tensor_wrap(ctx, dtype, batch_shape(iter->sizes[k], row), t->memory->data,
+                                     (wf_wrap_opts){.order = order});
         WF_TRY(wf_check(t->sized[k]));
     }
     return WF_OK;

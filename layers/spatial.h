@@ -82,11 +82,11 @@ typedef struct wf_spatial_chain_opts {
 /* A chain of spatial convolutions and transposed convolutions, named "0", "1", ... as in wf_sequential, with deep
  * halos: one exchange serves several layers. The halo is wide enough for all of them, and every rank computes the
  * boundary values between the layers that it needs, also those that another rank computes. Results are those of the
- * layers one by one, with fewer messages. Inputs that go on beyond their edges (wf_conv_opts.boundary): circular ones get
- * all of it with the halo, reflected, symmetric and repeated ones are made again by each rank of its own. A layer with a
- * pole has an exchange of its own, and so have layers of a circular dimension that do not come round together: a stride
- * that does not divide it, noise between the layers, another kind of edge, or a halo of more than one round. Owns the
- * layers, also when it fails. */
+ * layers one by one, with fewer messages. Inputs that go on beyond their edges (wf_conv_opts.boundary): circular ones
+ * get all of it with the halo, reflected, symmetric and repeated ones are made again by each rank of its own. A layer
+ * with a pole has an exchange of its own, and so have layers of a circular dimension that do not come round together: a
+ * stride that does not divide it, noise between the layers, another kind of edge, or a halo of more than one round.
+ * Owns the layers, also when it fails. */
 wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers);
 
 #ifdef __cplusplus

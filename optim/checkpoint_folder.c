@@ -128,7 +128,7 @@ static wf_status open_first(wf_checkpoint *c, char token[64])
     if (status == WF_OK || c->newest < 0)
         return status;
     wf_log_write(WF_LOG_WARN, "%s; generation %lld can be loaded from it, and saves will fail", wf_error_message(),
-           (long long)c->newest);
+                 (long long)c->newest);
     wf_error_clear();
     return WF_OK;
 }

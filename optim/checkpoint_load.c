@@ -220,7 +220,7 @@ static wf_status load_any(wf_checkpoint *c, int64_t n, const int64_t *list, int6
         wf_checkpoint_folder_note_damage(c, list[i]);
         if (c->rank == 0)
             wf_log_write(WF_LOG_WARN, "%s; %s", wf_error_message(),
-                   i + 1 < n ? "the generation before is tried" : "there is none before");
+                         i + 1 < n ? "the generation before is tried" : "there is none before");
     }
     return status;
 }

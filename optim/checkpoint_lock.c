@@ -107,8 +107,8 @@ static wf_status remove_stale(const wf_checkpoint *c, const char *lock, const ch
     WF_CHECK(unlink(lock) == 0 || errno == ENOENT, WF_ERR_STATE,
              "%s: job %s has ended without removing its lock (process %ld), and %s cannot be removed: %s", c->folder,
              other.job, other.pid, lock, strerror(errno));
-    wf_log_write(WF_LOG_WARN, "%s: job %s has ended without removing its lock (process %ld); this run takes it", c->folder,
-           other.job, other.pid);
+    wf_log_write(WF_LOG_WARN, "%s: job %s has ended without removing its lock (process %ld); this run takes it",
+                 c->folder, other.job, other.pid);
     return WF_OK;
 }
 

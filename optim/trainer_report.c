@@ -89,9 +89,9 @@ static wf_status continue_log(wf_trainer *t)
     const int64_t end = end_of_lines(t->log, bytes < t->log_bytes ? bytes : t->log_bytes);
     if (end < t->log_bytes)
         wf_log_write(WF_LOG_WARN,
-               "%s: had %" PRId64 " bytes at the checkpoint, and %" PRId64
-               " in whole lines are left: it continues there",
-               t->log_path, t->log_bytes, end);
+                     "%s: had %" PRId64 " bytes at the checkpoint, and %" PRId64
+                     " in whole lines are left: it continues there",
+                     t->log_path, t->log_bytes, end);
     WF_CHECK(end >= bytes || ftruncate(fileno(t->log), end) == 0, WF_ERR_IO,
              "%s: cannot be cut to %" PRId64 " bytes: %s", t->log_path, end, strerror(errno));
     t->log_bytes = end;

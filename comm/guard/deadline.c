@@ -118,7 +118,8 @@ static bool is_working(const wf_comm *comm, wf_deadline *deadline, int peer, int
     if (now - deadline->said_ns > SAY_NS) {
         deadline->said_ns = now;
         wf_log_write(WF_LOG_INFO, "rank %s waits for rank %s, which works, for %lld s in %s", WF_RANK(comm, comm->rank),
-               WF_RANK(comm, peer), (long long)(waited / 1000000000), wf_call_record_text(&comm->call.record, call));
+                     WF_RANK(comm, peer), (long long)(waited / 1000000000),
+                     wf_call_record_text(&comm->call.record, call));
     }
     return true;
 }

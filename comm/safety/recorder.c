@@ -72,8 +72,8 @@ static void lock_folder(void)
     life = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (life >= 0 && flock(life, LOCK_SH) != 0)
         wf_log_write(WF_LOG_WARN,
-               "the flight recorder in %s cannot be locked (%s): after a day another program may remove it", folder,
-               strerror(errno));
+                     "the flight recorder in %s cannot be locked (%s): after a day another program may remove it",
+                     folder, strerror(errno));
 }
 
 /* What jobs that did not end well have left here long ago. The age spares those that have just made their folder. */

@@ -63,7 +63,7 @@ static inline float vm_pow2(int32_t n)
 }
 
 /* Two factors, so that results between the smallest normal number and 0, and up to infinity, come out right. */
-static inline float vm_exp(float x)
+static inline __attribute__((always_inline)) float vm_exp(float x) /* a call would leave a loop without vectors */
 {
     int32_t n;
     x = x > 89.0F ? 89.0F : x;

@@ -232,8 +232,8 @@ static void tell_slow(const call *c)
         return;
     c->own->dnn->told = true;
     wf_log_write(WF_LOG_WARN, "cuDNN has no engine for %s of %s with filter %s: such convolutions are computed slowly",
-           wf_dtype_name(c->array[CUDA_X]->dtype), wf_shape_text(c->array[CUDA_X]->shape, x),
-           wf_shape_text(c->array[CUDA_W]->shape, w));
+                 wf_dtype_name(c->array[CUDA_X]->dtype), wf_shape_text(c->array[CUDA_X]->shape, x),
+                 wf_shape_text(c->array[CUDA_W]->shape, w));
 }
 
 static wf_status by_definition(const call *c)

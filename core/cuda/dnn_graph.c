@@ -423,8 +423,8 @@ void wf_cuda_search_close(cuda_search *s, const cuda_conv_plan *plan)
         cudnnBackendDestroyDescriptor(s->config[s->at++]);
     free_items(&s->items);
     wf_log_write(WF_LOG_DEBUG, "cuDNN: direction %d, %lld samples, %lld to %lld channels: candidate %d%s of %d modes",
-           (int)s->key->direction, (long long)s->key->n, (long long)s->key->c, (long long)s->key->f,
-           plan->plan ? plan->candidate : -1, plan->plan && plan->compiled ? " (compiled)" : "", s->mode);
+                 (int)s->key->direction, (long long)s->key->n, (long long)s->key->c, (long long)s->key->f,
+                 plan->plan ? plan->candidate : -1, plan->plan && plan->compiled ? " (compiled)" : "", s->mode);
 }
 
 /* Compilation for what may as well be computed in two passes is left to those who measure. */

@@ -169,7 +169,7 @@ wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[
         TRY_DNN(status);
     if (!*done) {
         wf_log_write(WF_LOG_DEBUG, "cuDNN: candidate %d fails in its first run: %s", plan->candidate,
-               cudnnGetErrorString(status));
+                     cudnnGetErrorString(status));
         wf_cuda_plan_drop(plan);
         wf_cuda_plan_build(handle, plan->candidate + 1, plan);
     }

@@ -240,7 +240,7 @@ static void give_up_trial(wf_study *study)
     char *text = wf_line_end(&line);
     if (!text || wf_bridge_exchange(&study->bridge, text, study->opts.timeout_ms, &said) != WF_OK)
         wf_log_write(WF_LOG_WARN, "study %s: trial %lld could not be told as failed: %s", study->name,
-               (long long)study->trial.number, wf_error_message());
+                     (long long)study->trial.number, wf_error_message());
     free(text);
 }
 

@@ -307,8 +307,9 @@ static void activation_slopes(run *r)
         const wf_act_args args = {.act = (wf_act)act, .slope = 0.3, .x = &x, .y = &y, .dy = &dy, .dx = &dx};
         run_call(r, r->k->act_backward(r->ctx, &args));
         const double *const got = values(r, &dx);
+        const bool positive = act == WF_ACT_LOG || act == WF_ACT_SQRT || act == WF_ACT_POW; /* arguments only */
         for (int i = 0; i < N; i++)
-            WF_EXPECT(fabs(got[i] - (up[i] - down[i]) / (2 * step)) < 2e-3,
+            WF_EXPECT((positive && at[i] < 0) || fabs(got[i] - (up[i] - down[i]) / (2 * step)) < 2e-3,
                       "%s: activation %d at %g: slope %g, should be %g", r->k->name, act, at[i], got[i],
                       (up[i] - down[i]) / (2 * step));
     }

@@ -47,8 +47,8 @@ static void dense(void)
     float host[24], got[24];
     numbers(host, 24);
     block b = block_new(host, 24);
-    wf_tensor *t = wf_tensor_wrap(ctx, WF_F32, WF_SHAPE(2, 3, 4), b.data,
-                                  (wf_wrap_opts){.release = count_release, .user = &b});
+    wf_tensor *t =
+        wf_tensor_wrap(ctx, WF_F32, WF_SHAPE(2, 3, 4), b.data, (wf_wrap_opts){.release = count_release, .user = &b});
     WF_EXPECT(t && wf_tensor_data(t) == b.data && wf_tensor_is_dense(t), "%s", wf_error_message());
     WF_EXPECT(wf_tensor_strides(t)[0] == 12 && wf_tensor_strides(t)[2] == 1, "strides");
     WF_EXPECT_OK(wf_tensor_export(t, got, sizeof got));

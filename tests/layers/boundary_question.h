@@ -214,7 +214,8 @@ static inline void read_window(const geometry *g, const int64_t *at, int64_t c, 
     } while (step_on(g->nd, g->conv.kernel_nd, t));
 }
 
-/* Reads for an interpolation: between the pixel at or before a place and the next one; default edges take the last pixel. */
+/* Reads for an interpolation: between the pixel at or before a place and the next one; default edges take the last
+ * pixel. */
 static inline void read_between(const geometry *g, const int64_t *at, reader *visit, void *own, reading *r)
 {
     const wf_boundary *b = boundary_of((geometry *)g);
