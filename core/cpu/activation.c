@@ -5,18 +5,18 @@
 
 #include <math.h>
 
-static float relu(float x, float slope)
+WF_CPU_INLINE float relu(float x, float slope)
 {
     return x < 0.0F ? slope * x : x;
 }
 
-static float elu(float x, float slope)
+WF_CPU_INLINE float elu(float x, float slope)
 {
     return x < 0.0F ? slope * vm_expm1(x) : x;
 }
 
 /* Its own function, since the product with a slope of 0 would give -0 for negative inputs. */
-static float clipped(float x)
+WF_CPU_INLINE float clipped(float x)
 {
     return x < 0.0F ? 0.0F : x;
 }
@@ -31,12 +31,12 @@ static float clipped(float x)
         }                                                                                                              \
     } while (0)
 
-static float hard_swish(float x)
+WF_CPU_INLINE float hard_swish(float x)
 {
     return x < -3.0F ? 0.0F : x > 3.0F ? x : x * (x + 3.0F) * (1.0F / 6.0F);
 }
 
-static float selu(float x)
+WF_CPU_INLINE float selu(float x)
 {
     return x < 0.0F ? (float)WF_SELU_ALPHA * vm_expm1(x) : (float)WF_SELU_SCALE * x;
 }
@@ -131,7 +131,7 @@ wf_status wf_cpu_act_forward(wf_ctx *ctx, const wf_act_args *args)
         }                                                                                                              \
     } while (0)
 
-static float hard_swish_slope(float x)
+WF_CPU_INLINE float hard_swish_slope(float x)
 {
     return x <= -3.0F ? 0.0F : x >= 3.0F ? 1.0F : (2.0F * x + 3.0F) * (1.0F / 6.0F);
 }

@@ -229,6 +229,13 @@ void wf_cpu_uniforms(const wf_random *random, wf_order order, int64_t lo, int64_
     draw(WF_UNIFORM, random, order, lo, n, out);
 }
 
+/* From uniform numbers, in place. Only initial values are drawn so, hence a loop that calls log. */
+static __attribute__((noinline)) void set_truncated(double a, double scale, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (float)(a + scale * wf_random_truncated((double)out[i]));
+}
+
 wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *random, double a, double b,
                         const wf_array *y)
 {
@@ -242,9 +249,12 @@ wf_status wf_cpu_random(wf_ctx *ctx, wf_distribution dist, const wf_random *rand
     for (int64_t at = 0; at < n; at += WF_CPU_CHUNK) {
         const int64_t count = wf_cpu_min(WF_CPU_CHUNK, n - at);
         draw(dist, random, y->order, at, count, out + at);
+        if (dist == WF_TRUNCATED) {
+            set_truncated(a, scale, count, out + at);
+            continue;
+        }
         for (int64_t i = at; i < at + count; i++) {
-            const double drawn = dist == WF_TRUNCATED ? wf_random_truncated((double)out[i]) : (double)out[i];
-            const float v = (float)(a + scale * drawn);
+            const float v = (float)(a + scale * (double)out[i]);
             out[i] = v < top ? v : top;
         }
     }

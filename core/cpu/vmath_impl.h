@@ -8,32 +8,35 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float vm_float(uint32_t bits)
+/* A call would leave a loop without vectors. */
+#define VM_INLINE static inline __attribute__((always_inline))
+
+VM_INLINE float vm_float(uint32_t bits)
 {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
-static inline uint32_t vm_bits(float f)
+VM_INLINE uint32_t vm_bits(float f)
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return bits;
 }
 
-static inline float vm_abs(float x)
+VM_INLINE float vm_abs(float x)
 {
     return vm_float(vm_bits(x) & 0x7fffffffU);
 }
 
-static inline float vm_sign(float magnitude, float sign)
+VM_INLINE float vm_sign(float magnitude, float sign)
 {
     return vm_float((vm_bits(magnitude) & 0x7fffffffU) | (vm_bits(sign) & 0x80000000U));
 }
 
 /* x = n ln 2 + r with n whole and |r| <= ln 2 / 2. x is in [-105, 90]. */
-static inline float vm_exp_reduce(float x, int32_t *n)
+VM_INLINE float vm_exp_reduce(float x, int32_t *n)
 {
     const float magic = 12582912.0F; /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
     const float t = wf_fma(x, 1.44269504F, magic), whole = t - magic;
@@ -47,7 +50,7 @@ static inline float vm_exp_reduce(float x, int32_t *n)
 }
 
 /* exp(r) - 1 for |r| <= ln 2 / 2 */
-static inline float vm_expm1_core(float r)
+VM_INLINE float vm_expm1_core(float r)
 {
     float p = 1.395059982e-03F;
     p = wf_fma(p, r, 8.368954062e-03F);
@@ -57,13 +60,13 @@ static inline float vm_expm1_core(float r)
     return wf_fma(p, r * r, r);
 }
 
-static inline float vm_pow2(int32_t n)
+VM_INLINE float vm_pow2(int32_t n)
 {
     return vm_float((uint32_t)(n + 127) << 23);
 }
 
 /* Two factors, so that results between the smallest normal number and 0, and up to infinity, come out right. */
-static inline __attribute__((always_inline)) float vm_exp(float x) /* a call would leave a loop without vectors */
+VM_INLINE float vm_exp(float x)
 {
     int32_t n;
     x = x > 89.0F ? 89.0F : x;
@@ -74,7 +77,7 @@ static inline __attribute__((always_inline)) float vm_exp(float x) /* a call wou
 }
 
 /* For x <= 88: ELU, tanh. */
-static inline float vm_expm1(float x)
+VM_INLINE float vm_expm1(float x)
 {
     int32_t n;
     x = x > 88.0F ? 88.0F : x;
@@ -84,7 +87,7 @@ static inline float vm_expm1(float x)
 }
 
 /* (2 atanh z - 2 z) / z^3 as a polynomial in z^2, |z| <= 1/3 */
-static inline float vm_atanh_core(float zz)
+VM_INLINE float vm_atanh_core(float zz)
 {
     float p = 2.430238277e-01F;
     p = wf_fma(p, zz, 2.142730504e-01F);
@@ -94,14 +97,14 @@ static inline float vm_atanh_core(float zz)
 }
 
 /* log(1 + e) for e in [0, 1] */
-static inline float vm_log1p_unit(float e)
+VM_INLINE float vm_log1p_unit(float e)
 {
     const float z = e / (2.0F + e), zz = z * z;
     return wf_fma(vm_atanh_core(zz) * zz, z, 2.0F * z);
 }
 
 /* x = 2^n m with m between sqrt(1/2) and sqrt(2), so that logarithms near 1 keep their digits. */
-static inline float vm_log(float x)
+VM_INLINE float vm_log(float x)
 {
     const float least = 1.17549435e-38F, infinite = vm_float(0x7f800000U), none = vm_float(0x7fc00000U);
     const float up = x < least ? x * 8388608.0F : x;
@@ -114,25 +117,25 @@ static inline float vm_log(float x)
     return x > 0.0F && x < infinite ? y : edge;
 }
 
-static inline float vm_sigmoid(float x)
+VM_INLINE float vm_sigmoid(float x)
 {
     return 1.0F / (1.0F + vm_exp(-x));
 }
 
-static inline float vm_tanh(float x)
+VM_INLINE float vm_tanh(float x)
 {
     const float a = vm_abs(x), e = vm_expm1(2.0F * (a > 10.0F ? 10.0F : a));
     return vm_sign(e / (e + 2.0F), x);
 }
 
-static inline float vm_softplus(float x)
+VM_INLINE float vm_softplus(float x)
 {
     return (x > 0.0F ? x : 0.0F) + vm_log1p_unit(vm_exp(-vm_abs(x)));
 }
 
 /* exp(-x^2 / 2), and the normal distribution function at x. The tail is the exponential times a polynomial in
  * 1 / (1 + 0.3 |x|), so it keeps its relative accuracy. */
-static inline float vm_normal_cdf(float x, float *bell)
+VM_INLINE float vm_normal_cdf(float x, float *bell)
 {
     const float a = vm_abs(x) > 15.0F ? 15.0F : vm_abs(x), u = 1.0F / wf_fma(a, 0.3F, 1.0F);
     *bell = vm_exp(-0.5F * a * a);
@@ -149,38 +152,38 @@ static inline float vm_normal_cdf(float x, float *bell)
     return x > 0.0F ? 1.0F - p : p;
 }
 
-static inline float vm_gelu(float x)
+VM_INLINE float vm_gelu(float x)
 {
     float bell;
     const float cdf = vm_normal_cdf(x, &bell);
     return x * cdf;
 }
 
-static inline float vm_gelu_slope(float x)
+VM_INLINE float vm_gelu_slope(float x)
 {
     float bell;
     const float cdf = vm_normal_cdf(x, &bell);
     return wf_fma(x * bell, 0.398942280F, cdf);
 }
 
-static inline float vm_silu(float x)
+VM_INLINE float vm_silu(float x)
 {
     return x * vm_sigmoid(x);
 }
 
-static inline float vm_silu_slope(float x)
+VM_INLINE float vm_silu_slope(float x)
 {
     const float s = vm_sigmoid(x);
     return s * (1.0F + x * (1.0F - s));
 }
 
-static inline float vm_gelu_tanh(float x)
+VM_INLINE float vm_gelu_tanh(float x)
 {
     return 0.5F * x * (1.0F + vm_tanh(0.797884561F * wf_fma(0.044715F * x * x, x, x)));
 }
 
 /* Beyond 10 the tanh is 1 to all digits, and its inside would overflow. */
-static inline float vm_gelu_tanh_slope(float v)
+VM_INLINE float vm_gelu_tanh_slope(float v)
 {
     const float x = v > 10.0F ? 10.0F : v < -10.0F ? -10.0F : v;
     const float t = vm_tanh(0.797884561F * wf_fma(0.044715F * x * x, x, x));

@@ -319,6 +319,7 @@ static void activation_values(run *r)
 {
     const wf_shape s = WF_SHAPE(3);
     const wf_array x = run_array(r, r->dtype, s, ROW, LIST(-1, 0, 2)), y = run_out(r, s, ROW, false);
+    const wf_array positive = run_array(r, r->dtype, s, ROW, LIST(1, 0.25, 4));
     static const double want[WF_ACTS][3] = {{-1, 0, 2},
                                             {0, 0, 2},
                                             {-0.5, 0, 2},
@@ -326,9 +327,21 @@ static void activation_values(run *r)
                                             {-0.15865525393145707, 0, 1.9544997361036416},
                                             {0.2689414213699951, 0.5, 0.8807970779778823},
                                             {-0.7615941559557649, 0, 0.9640275800758169},
-                                            {0.31326168751822286, 0.6931471805599453, 2.1269280110429727}};
+                                            {0.31326168751822286, 0.6931471805599453, 2.1269280110429727},
+                                            {-0.2689414213699951, 0, 1.7615941559557649},
+                                            {-0.15880800939172324, 0, 1.954597694087775},
+                                            {-0.3333333333333333, 0, 1.6666666666666667},
+                                            {-1.1113307378125628, 0, 2.101401974710961},
+                                            {0.36787944117144233, 1, 7.38905609893065},
+                                            {0, -1.3862943611198906, 1.3862943611198906}, /* log */
+                                            {1, 0.5, 2},                                  /* sqrt */
+                                            {1, 0.5, 2},                                  /* pow */
+                                            {1, 0, 2}};
     for (int act = 0; act < WF_ACTS; act++) {
-        run_call(r, r->k->act_forward(r->ctx, &(wf_act_args){.act = (wf_act)act, .slope = 0.5, .x = &x, .y = &y}));
+        const bool needs_positive = act == WF_ACT_LOG || act == WF_ACT_SQRT || act == WF_ACT_POW;
+        run_call(r, r->k->act_forward(
+                        r->ctx, &(wf_act_args){
+                                    .act = (wf_act)act, .slope = 0.5, .x = needs_positive ? &positive : &x, .y = &y}));
         expect(r, "activation", &y, want[act]);
     }
 }

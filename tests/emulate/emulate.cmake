@@ -51,7 +51,7 @@ foreach(source captured captured_errors boundary_layers)
   target_link_libraries(${test} PRIVATE ${WEFT_HOST_SYSTEM} Threads::Threads weft_nccl weft_test_main weft_test_world weft_flags m)
   add_test(NAME ${test} COMMAND ${test})
   weft_test_properties(${test} 1 ${limit})
-  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda WEFT_TF32=0)
 endforeach()
 
 add_executable(emulated_device emulate/emulated_device.c ${core_objects} ${emulated})
