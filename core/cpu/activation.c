@@ -141,6 +141,33 @@ WF_CPU_INLINE float hard_swish_slope(float x)
         EACH_BACK(derivative);                                                                                         \
         break;
 
+WF_CPU_INLINE void power_backward(bool bf16, float slope, bool accumulate, int64_t n, const void *from, const void *dy,
+                                  void *dx)
+{
+    if (slope == 0.0F || slope == 1.0F)
+        EACH_BACK(((void)v, slope));
+    else
+        POWERS(EACH_BACK, slope - 1.0F, slope);
+}
+
+/* SiLU to SELU, and functions of one number. */
+WF_CPU_INLINE void newer_backward(bool bf16, wf_act act, bool accumulate, int64_t n, const void *from, const void *dy,
+                                  void *dx)
+{
+    switch (act) {
+        CASE_BACK(WF_ACT_SILU, vm_silu_slope(v))
+        CASE_BACK(WF_ACT_GELU_TANH, vm_gelu_tanh_slope(v))
+        CASE_BACK(WF_ACT_HARD_SWISH, hard_swish_slope(v))
+        CASE_BACK(WF_ACT_SELU, v <= 0.0F ? v + (float)WF_SELU_ALPHA : (float)WF_SELU_SCALE)
+        CASE_BACK(WF_ACT_EXP, v)
+        CASE_BACK(WF_ACT_LOG, 1.0F / v)
+        CASE_BACK(WF_ACT_SQRT, 0.5F / v)
+        CASE_BACK(WF_ACT_ABS, v > 0.0F ? 1.0F : v < 0.0F ? -1.0F : v)
+    default:
+        break;
+    }
+}
+
 WF_CPU_INLINE void backward(bool bf16, wf_act act, float slope, bool accumulate, int64_t n, const void *from,
                             const void *dy, void *dx)
 {
@@ -152,23 +179,14 @@ WF_CPU_INLINE void backward(bool bf16, wf_act act, float slope, bool accumulate,
         CASE_BACK(WF_ACT_SIGMOID, v * (1.0F - v))
         CASE_BACK(WF_ACT_TANH, 1.0F - v * v)
         CASE_BACK(WF_ACT_SOFTPLUS, vm_sigmoid(v))
-        CASE_BACK(WF_ACT_SILU, vm_silu_slope(v))
-        CASE_BACK(WF_ACT_GELU_TANH, vm_gelu_tanh_slope(v))
-        CASE_BACK(WF_ACT_HARD_SWISH, hard_swish_slope(v))
-        CASE_BACK(WF_ACT_SELU, v <= 0.0F ? v + (float)WF_SELU_ALPHA : (float)WF_SELU_SCALE)
-        CASE_BACK(WF_ACT_EXP, v)
-        CASE_BACK(WF_ACT_LOG, 1.0F / v)
-        CASE_BACK(WF_ACT_SQRT, 0.5F / v)
-        CASE_BACK(WF_ACT_ABS, v > 0.0F ? 1.0F : v < 0.0F ? -1.0F : v)
     case WF_ACT_POW:
-        if (slope == 0.0F || slope == 1.0F)
-            EACH_BACK(((void)v, slope));
-        else
-            POWERS(EACH_BACK, slope - 1.0F, slope);
+        power_backward(bf16, slope, accumulate, n, from, dy, dx);
         break;
     case WF_ACT_NONE:
-    case WF_ACTS:
         EACH_BACK(((void)v, 1.0F));
+        break;
+    default:
+        newer_backward(bf16, act, accumulate, n, from, dy, dx);
         break;
     }
 }

@@ -113,10 +113,11 @@ static void take_rows(const wf_array *x, int64_t c, side_rows *s)
 static void sum_rows(int64_t c, side_rows *s)
 {
     _Alignas(64) float sum[SIDE] = {0};
-    for (int64_t j = 0; j < c; j++)
+    for (int64_t j = 0; j < c; j++) {
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++)
             sum[r] += vm_exp(s->x[j * SIDE + r] - s->most[r]);
+    }
 #pragma omp simd
     for (int64_t r = 0; r < SIDE; r++)
         s->log_sum[r] = vm_log(sum[r]);
