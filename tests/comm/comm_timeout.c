@@ -4,6 +4,7 @@
 #include "core/config_author.h"
 #include "core/context_author.h"
 #include "tests/comm/comm_cases.h"
+#include "tests/timeouts.h"
 #include "tests/world.h"
 
 #include <stdio.h>
@@ -239,6 +240,8 @@ static int on_ranks(int argc, char **argv)
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;
     }
+    test_timeouts_begin(); /* between nodes the program is started without TEST_RANKS, by which ranks_main would do it
+                            */
     ctx = wf_comm_ctx(world);
     rank = wf_comm_rank(world);
     size = wf_comm_size(world);
