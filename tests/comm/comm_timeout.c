@@ -240,8 +240,8 @@ static int on_ranks(int argc, char **argv)
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;
     }
-    test_timeouts_begin(); /* between nodes the program is started without TEST_RANKS, by which ranks_main would do it
-                            */
+    /* Between nodes the program is started without TEST_RANKS, by which ranks_main does this. */
+    test_timeouts_begin();
     ctx = wf_comm_ctx(world);
     rank = wf_comm_rank(world);
     size = wf_comm_size(world);
