@@ -169,7 +169,7 @@ static void choices(void)
     wf_tensor *mask = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(2, 1), (uint8_t[]){1, 0});
     wf_var *which = wf_input(tape, mask), *a = leaf(WF_SHAPE(2), (double[]){1, 2}),
            *b = leaf(WF_SHAPE(1), (double[]){9});
-    wf_var *y = wf_where(which, a, b), *part[2], *line = leaf(WF_SHAPE(4), (double[]){1.5, -2.5, 300, 4});
+    wf_var *y = wf_where(which, a, b), *part[3], *line = leaf(WF_SHAPE(4), (double[]){1.5, -2.5, 300, 4});
     expect_values("where", y, 4, (double[]){1, 2, 9, 9});
     WF_EXPECT_OK(wf_backward(wf_sum(y)));
     expect_tensor("the gradient of a", wf_grad(a), 2, (double[]){1, 1});
