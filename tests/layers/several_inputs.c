@@ -421,6 +421,26 @@ static void expect_stage(const trained *serial, wf_pipeline *pipe, double loss, 
             }
 }
 
+/* The last stage's output in evaluation is that of the whole chain, to the bit. */
+static void expect_output(wf_pipeline *pipe, wf_tape *tape, wf_tensor *const *x, const char *what)
+{
+    WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
+    wf_layer *net = chain_new(false);
+    wf_var *in[PIPE_INPUTS];
+    for (int k = 0; k < PIPE_INPUTS; k++)
+        in[k] = wf_input(tape, x[k]);
+    wf_var *expected = wf_apply_n(net, in, PIPE_INPUTS);
+    wf_var *y = wf_pipeline_apply_n(pipe, tape, (const wf_tensor *const *)x, PIPE_INPUTS);
+    if (on.rank == world_size() - 1 && y) {
+        double got[SAMPLES * CLASSES], want[SAMPLES * CLASSES];
+        values_get(wf_value(y), got);
+        values_get(wf_value(expected), want);
+        WF_EXPECT(test_distance(SAMPLES * CLASSES, got, want) == 0, "%s: the output is off", what);
+    }
+    WF_EXPECT(y, "%s: %s", what, wf_error_message());
+    wf_layer_free(net);
+}
+
 static void pipelines(void)
 {
     const int size = world_size();
@@ -459,21 +479,7 @@ static void pipelines(void)
         WF_EXPECT_OK(wf_backward(loss));
         expect_stage(&serial, pipe, wf_item(loss), what);
         WF_EXPECT_OK(wf_tape_reset(tape));
-        WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
-        wf_layer *net = chain_new(false);
-        wf_var *in[PIPE_INPUTS];
-        for (int k = 0; k < PIPE_INPUTS; k++)
-            in[k] = wf_input(tape, x[k]);
-        wf_var *expected = wf_apply_n(net, in, PIPE_INPUTS);
-        wf_var *y = wf_pipeline_apply_n(pipe, tape, (const wf_tensor *const *)x, PIPE_INPUTS);
-        if (on.rank == size - 1 && y) {
-            double got[SAMPLES * CLASSES], want[SAMPLES * CLASSES];
-            values_get(wf_value(y), got);
-            values_get(wf_value(expected), want);
-            WF_EXPECT(test_distance(SAMPLES * CLASSES, got, want) == 0, "%s: the output is off", what);
-        }
-        WF_EXPECT(y, "%s: %s", what, wf_error_message());
-        wf_layer_free(net);
+        expect_output(pipe, tape, x, what);
         for (int k = 0; k < PIPE_INPUTS; k++) {
             wf_tensor_free(x[k]);
             wf_tensor_free(few[k]);
