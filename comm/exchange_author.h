@@ -22,7 +22,7 @@ typedef struct wf_exchange wf_exchange;
 
 /* have and need: `size` boxes, in rank order, the same on every rank. order: in which elements of a box travel; a
  * tensor of that order goes without a copy where it can. The communicator is borrowed. WF_ERR_SHAPE, on all ranks, if
- * an element is needed that nobody has. Local. */
+ * an element is needed that no rank has. Local. */
 wf_exchange *wf_exchange_new(wf_comm *comm, wf_dtype dtype, wf_order order, const wf_box *have, const wf_box *need);
 /* wf_exchange_new for needs that may reach beyond the array, with the errors of wf_boundary_pieces, on all ranks;
  * WF_ERR_DTYPE where integers would change their sign. beyond, which is read during the call only, may be NULL. */

@@ -131,7 +131,7 @@ static uint64_t new_id(void)
     return mixed ^ (mixed >> 32);
 }
 
-/* Every rank takes every collective step, whatever has failed on it, so that nobody is left waiting. */
+/* Every rank takes every collective step, whatever has failed on it, so that no rank is left waiting. */
 static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status)
 {
     setup mine = {.chunk_bytes = (uint64_t)wf_config_get()->chunk_bytes, .id = new_id(), .pid = getpid()};

@@ -317,7 +317,7 @@ wf_comm *wf_comm_split(wf_comm *comm, int color, int key)
     wf_status status = wf_guard_end(comm, "split", gather_colors(comm, (color_key){color, key}, all));
     if (status == WF_OK && color >= 0) {
         child = part_of(comm, "split", member, list_color(all, comm->size, color, member), false);
-        /* A rank that is alone has told nobody yet. */
+        /* The only rank of its part has told the others nothing yet. */
         status = child ? WF_OK : wf_guard_end(comm, "split", wf_error_code());
     } else if (status == WF_OK) {
         /* No part for this rank is no error, though NULL is returned. */

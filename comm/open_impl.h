@@ -9,7 +9,7 @@
 
 /* --- process.c --- */
 
-/* Initialises MPI if nobody has. */
+/* Initialises MPI if the program has not. */
 wf_status wf_mpi_start(int *argc, char ***argv);
 /* Ends the job. */
 void wf_mpi_abort(int code);

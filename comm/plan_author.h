@@ -36,7 +36,7 @@ typedef struct wf_beyond {
 } wf_beyond;
 
 /* have and need hold `size` boxes of one rank (dimensions); empty boxes are fine. beyond NULL: needs lie inside.
- * WF_ERR_SHAPE if an element is needed that nobody has, which names the rank by world_rank (wf_rank_listed), and the
+ * WF_ERR_SHAPE if an element is needed that no rank has, which names the rank by world_rank (wf_rank_listed), and the
  * errors of wf_boundary_pieces. The caller frees the plan. Local. */
 wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const int32_t *world_rank, const wf_box *have,
                        const wf_box *need, const wf_beyond *beyond, wf_plan **plan) WF_NODISCARD;

@@ -116,7 +116,7 @@ typedef struct wf_native_transport {
     bool (*pending)(const wf_comm *comm);
     wf_status (*test)(wf_comm *comm, bool *done);
     /* The host waits no more for what is pending. Returns, once, a communicator that died while its calls were on their
-     * way: nobody knows what they have left in memory. Else NULL. */
+     * way: what they have left in memory is not known. Else NULL. */
     const wf_comm *(*forget)(wf_comm *comm);
 
     wf_status (*call)(wf_comm *comm, const wf_native_call *call);

@@ -8,7 +8,7 @@ enum { CHUNK = 64 };
 
 struct wf_tensor_chunk {
     struct wf_tensor_chunk *next;
-    wf_tensor tensor[CHUNK]; /* ctx is NULL in those that nobody has */
+    wf_tensor tensor[CHUNK]; /* ctx is NULL in those that are free */
 };
 
 struct wf_storage_chunk {

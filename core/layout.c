@@ -39,7 +39,7 @@ bool wf_layout_equal(const wf_layout *a, const wf_layout *b)
             return false;
         if (a->placement[x] != WF_SHARDED)
             continue;
-        /* Bounds are interned by the mesh: equal bounds are the same pointer. A layout that nobody has completed has
+        /* Bounds are interned by the mesh: equal bounds are the same pointer. A layout that is not completed has
          * none yet and is equal to either. */
         if (a->dim[x] != b->dim[x] || (a->bounds[x] && b->bounds[x] && a->bounds[x] != b->bounds[x]))
             return false;

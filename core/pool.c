@@ -284,7 +284,7 @@ static wf_status split(wf_pool *pool, store *s, block *b, size_t size)
 
 /* --- blocks of the system ----------------------------------------------------------------------------------------- */
 
-/* The link to the largest free block that nobody has a part of, holds or claims; NULL: there is none. */
+/* Returns the link to the largest free block of which no part is in use, held or claimed; NULL: there is none. */
 static block **largest_whole(store *s)
 {
     for (int class = CLASSES - 1; class >= 0; class --)

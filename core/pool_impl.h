@@ -9,8 +9,8 @@ wf_pool *wf_pool_new(wf_ctx *ctx);
 void wf_pool_free(wf_pool *pool);
 
 /* The device memory of a captured step. Between begin and end, what is taken becomes the claim's: given back, it is
- * handed out again until the end, and then to nobody. The end also claims all that is in use at the time: given back,
- * it waits for the drop. drop gives back what nobody uses. */
+ * handed out again until the end, and not after it. The end also claims all that is in use at the time: given back,
+ * it waits for the drop. drop gives back what is not in use. */
 typedef struct wf_claim wf_claim;
 void wf_pool_claim_begin(wf_ctx *ctx);
 wf_status wf_pool_claim_end(wf_ctx *ctx, wf_claim **claim) WF_NODISCARD;

@@ -44,8 +44,8 @@ static double matmul_flops(const wf_matmul_args *a)
 
 static double norm_bytes(const wf_ctx *ctx, const wf_norm_args *a)
 {
-    /* The cuda filling finds the sign of y from x where it can, the cpu filling in f32 where nobody asks for g
-     * (wf_cpu_sign_of_x). */
+    /* The cuda filling finds the sign of y from x where it can, the cpu filling in f32 if the caller
+     * asks for no g (wf_cpu_sign_of_x). */
     const bool unread = a->y_of_x && a->x && (!ctx->k->host || (!a->g && a->x->dtype == WF_F32));
     return bytes_of(a->x) + bytes_of(a->residual) + (unread ? 0 : bytes_of(a->y)) + bytes_of(a->dy) + bytes_of(a->g) +
            bytes_of(a->dx);

@@ -82,7 +82,7 @@ wf_layer *wf_multi_node_chain(wf_comm *comm);
 wf_status wf_multi_node_chain_add(wf_layer *chain, wf_component component) WF_NODISCARD;
 /* After the last component: every rank learns the steps of all and verifies them. WF_ERR_STATE, on all ranks, and
  * nothing is sent, for steps that do not fit: the message names ranks, steps, and components. Ranks without a component
- * call it, too. wf_apply calls it where nobody has; an error of it is then one that the communicator dies of.
+ * call it, too. wf_apply calls it if the program has not; an error of it is then one that the communicator dies of.
  * Collective. */
 WF_PLACED wf_status wf_multi_node_chain_connect(wf_layer *chain) WF_NODISCARD;
 

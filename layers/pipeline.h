@@ -26,8 +26,8 @@
  * Skip connections (layers/skip.h) may end on another stage than they begin: the value goes there directly, and its
  * gradient back. Tied weights (wf_layer_tie) may be on several stages: each of these keeps the parameter, and updates
  * it with the sum of the gradients of all, so that it stays equal bit for bit. All of these train it, or none: a step
- * is WF_ERR_COMM otherwise. Whoever changes its value changes it on all of them: now and then (compare_every) the
- * stages compare theirs, and a step is WF_ERR_COMM, on all ranks, if the values differ.
+ * is WF_ERR_COMM otherwise. A program that changes its value changes it on all of them: now and then (compare_every)
+ * the stages compare theirs, and a step is WF_ERR_COMM, on all ranks, if the values differ.
  *
  * On GPUs that NCCL connects, messages go from device to device while stages compute, in one order on which all stages
  * agree (wf_pipeline_schedule_in_order), and a step can be captured (core/captured.h). Elsewhere they go through the

@@ -237,8 +237,8 @@ static wf_status write_count(wf_h5 *file, const char *name, int64_t batches)
     return wf_h5_write(file, name, wf_box_of_shape(wf_shape_scalar()), &batches);
 }
 
-/* The value of a parameter on rank 0; on other ranks NULL, or what they have on the way. Where nobody can go on, all
- * ranks are told. */
+/* Returns the value of a parameter on rank 0; on other ranks NULL, or what they have on the way. If no rank can go on,
+ * all ranks are told. */
 static wf_tensor *bring(call *c, int64_t i)
 {
     const wf_catalog_entry *e = &c->catalog.entry[i];

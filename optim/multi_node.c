@@ -344,8 +344,8 @@ static wf_status read_trailer(wf_optim *optim, double *grad_scale)
                  local = trailer[WF_TRAILER_LOCAL];
     if (trailer[WF_TRAILER_CHANGED] > 0)
         return wf_change_name(own->comm, optim);
-    /* All ranks have the same sums, so all return the error by themselves, and nobody is told; other stages have sums
-     * of their own. */
+    /* All ranks have the same sums, so all return the error by themselves, and no rank is told; other stages have
+     * sums of their own. */
     optim->agreed = ((sharded > 0) + (parts > 0) + (local > 0) > 1 || trailer[WF_TRAILER_OVERFLOW] > 0) &&
                     wf_mesh_size(own->mesh, WF_AXIS_STAGE) == 1;
     WF_CHECK(

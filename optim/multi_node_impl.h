@@ -168,7 +168,7 @@ wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, doub
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
 wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
-/* In place of a step, with the gradients of the last one, which nobody uses: *ranks is how many ranks do so. */
+/* In place of a step, with the gradients of the last one, which are not used: *ranks is how many ranks do so. */
 wf_status wf_buckets_announce(wf_buckets *all, double *ranks) WF_NODISCARD;
 /* With double buffering in place of the three: the sums of the step before (*any: there are some) are waited for, those
  * of this one begin, and the parameters' gradients become the former. */

@@ -98,7 +98,7 @@ struct wf_optim {
 
     const wf_optim_distributed *distributed; /* NULL: local */
     void *distributed_state;
-    bool agreed;       /* the error of this step is the same on all ranks, so nobody need be told of it */
+    bool agreed;       /* the error of this step is the same on all ranks, so no rank need be told of it */
     bool shards_state; /* state is, or will be, sharded over ranks */
 };
 

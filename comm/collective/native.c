@@ -2,7 +2,7 @@
  * all ranks know that lengths are equal. */
 #include "comm/collective/collective_impl.h"
 
-/* One rank, and nobody to ask. */
+/* Returns true if the communicator has one rank and no native transport. */
 static bool alone(const wf_comm *comm)
 {
     return comm->size == 1 && !comm->native;

@@ -2,8 +2,8 @@
  * reduce-scatter. Each checks its arguments, fills the slots of peer_slots.c, and passes the call through the door. */
 #include "comm/collective/collective_impl.h"
 
-/* Checked before the first message: a rank that gave up half way would leave the others with messages of which nobody
- * takes the rest. */
+/* Checked before the first message: a rank that gave up half way would leave the others with messages whose rest is
+ * not received. */
 static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *const *list)
 {
     if (!list)

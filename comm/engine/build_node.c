@@ -102,7 +102,7 @@ static wf_steps await_others(const passage *p, int flag, int64_t k)
     return all;
 }
 
-/* Once nobody reads what was in the slot before. */
+/* Starts after all ranks have read what the slot held before. */
 static wf_steps copy_in(const passage *p, int64_t k)
 {
     const slice all = whole_of(p, k), own = slice_of(p, k, p->node.place);

@@ -33,7 +33,7 @@ struct wf_builder {
     struct room *room;
 };
 
-/* Memory of whoever builds, freed at the end; max_align_t keeps what follows aligned for any type. */
+/* Memory of the function that builds, freed at the end; max_align_t keeps what follows aligned for any type. */
 struct room {
     struct room *next;
     max_align_t data[];
@@ -527,8 +527,8 @@ wf_steps wf_add_native(wf_builder *b, const wf_native_part *part, int parts)
     return add(b, step);
 }
 
-/* One empty step joins all that nobody follows yet. A barrier of n steps costs n waits this way, not n times the steps
- * behind it. */
+/* One empty step joins all steps that no step waits for yet. A barrier of n steps costs n waits this way, not n times
+ * the steps after it. */
 void wf_builder_phase(wf_builder *b)
 {
     const int32_t first = b->phase_first, last = b->step.count;

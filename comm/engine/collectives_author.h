@@ -23,7 +23,7 @@ typedef struct wf_parts {
     int count_out, count_in;
     const wf_part *out, *in;
     wf_address frames_out, frames_in; /* one a part, in the order of the list */
-    wf_step_function check;           /* looks at the frame of each part that comes; NULL: nobody does */
+    wf_step_function check;           /* looks at the frame of each part that comes; NULL: none is looked at */
 } wf_parts;
 
 /* All messages of one call on tensors. */

@@ -10,7 +10,7 @@
 _Static_assert(WF_FLAGS *WF_FLAG_LINE <= 4096, "the flags are in the head of a segment");
 _Static_assert((sizeof(wf_ring_flag) + WF_SLOT_HEAD) % 64 == 0, "slots begin with a cache line");
 
-_Static_assert(3 * WF_PAIR_RANKS * WF_FLAG_LINE <= 4096, "likewise those of pairs");
+_Static_assert(3 * WF_PAIR_RANKS * WF_FLAG_LINE <= 4096, "the flags of pairs are in the head of a segment");
 
 static wf_status list(wf_comm *comm, wf_ring *ring)
 {

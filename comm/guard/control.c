@@ -529,7 +529,7 @@ static bool parted(struct wf_control *c)
     return all_sent(c);
 }
 
-/* A communicator whose context is free may get it again: nobody's farewell may be under way then. */
+/* A communicator whose context is free may get it again: no rank's farewell may be under way then. */
 static bool release_channel(struct wf_control *c)
 {
     if (c->dead)

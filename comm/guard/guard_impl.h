@@ -56,8 +56,7 @@ wf_status wf_control_poll(wf_comm *comm, bool waits) WF_NODISCARD;
 /* Tells all ranks of a failure in the call that this rank is in, or before the next one; in the next one, if that was
  * refused before it began. They go on up to that call. */
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused);
-/* Tells all that this rank works for so long, and what others have told: until when, 0 if nobody did; *what is theirs.
- */
+/* Tells all that this rank works for so long, and what others have told: until when, 0 if none has; *what is theirs. */
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
 int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what);
 /* Returns true if the program of a rank is known to have ended: it sent a notice without an error. */
@@ -103,7 +102,7 @@ typedef struct wf_deadline {
     uint64_t circle;            /* 0: they do not */
 } wf_deadline;
 wf_deadline wf_deadline_new(void);
-/* More ranks than processors: whoever waits leaves the processor to others at once. */
+/* More ranks than processors: a rank that waits leaves the processor to others at once. */
 bool wf_deadline_crowded(const wf_comm *comm);
 /* Between two looks at what is awaited: polls control and time-out, then yields. */
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;

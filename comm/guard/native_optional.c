@@ -1,5 +1,5 @@
-/* Calls of the native transport by those who need not know if there is one: they do nothing where ranks are not
- * connected natively. They are apart from native.c, whose waits call the files that call these. */
+/* Calls of the native transport for callers that need not know if there is one: they do nothing where ranks are not
+ * connected natively. They have a file of their own since the waits of native.c call the files that call these. */
 #include "comm/guard/guard_impl.h"
 
 wf_status wf_native_poll(wf_comm *comm)

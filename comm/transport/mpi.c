@@ -9,7 +9,7 @@ enum { LOOKS = 8 };
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(((wf_transfer *)0)->own), "a request must fit into a transfer");
 
-_Static_assert(sizeof(MPI_Comm) <= sizeof(((wf_comm *)0)->mpi_comm), "likewise a communicator");
+_Static_assert(sizeof(MPI_Comm) <= sizeof(((wf_comm *)0)->mpi_comm), "a communicator must fit into wf_comm");
 
 MPI_Comm *wf_mpi_comm(const wf_comm *comm)
 {
@@ -62,9 +62,9 @@ static void cancel(void *comm, wf_transfer *t)
     t->done = MPI_Test(request(t), &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done;
 }
 
-/* A message that nobody received and MPI has not looked at yet would be delivered to the next communicator that gets
- * this one's context (seen with OpenMPI 4.1: a later message between the two ranks is lost then). After a look it goes
- * with this one. What a rank sends to one that has closed is not seen here (comm.h: every message is received). */
+/* A message that was not received and that MPI has not looked at yet would be delivered to the next communicator that
+ * gets this one's context (seen with OpenMPI 4.1: a later message between the two ranks is lost then). After a look it
+ * goes with this one. What a rank sends to one that has closed is not seen here (comm.h: every message is received). */
 static void look_at_what_is_left(MPI_Comm from)
 {
     int found;

@@ -404,7 +404,7 @@ static wf_status join_stream(nccl_stream *l)
     return l->ctx->k->event_wait(l->ctx, l->done, NULL);
 }
 
-/* At once, if nobody leaves that for later. */
+/* At once, unless the caller leaves that for later. */
 static wf_status ahead(wf_comm *comm)
 {
     if (comm->native->grouped)

@@ -161,8 +161,8 @@ static void update_run(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf
         sgd(h, hi - lo, g, p, direction);
 }
 
-/* The numbers before the first line of the cache apart: where p, and with it mostly all arrays, begins within a line,
- * vectors of its size would each touch two. */
+/* Updates the numbers before the first whole line of the cache by themselves: where p, and with it mostly all arrays,
+ * begins within a line, vectors of a line's size would each touch two. */
 static void update_range(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf_optim_segment *segment, int64_t lo,
                          int64_t hi)
 {

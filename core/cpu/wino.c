@@ -166,8 +166,8 @@ wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *p, const float *in, const floa
     /* Padding is read from here, so that tiles at the edge take the same path. */
     memset(zeros, 0, (size_t)p->in_c * sizeof *zeros);
     const job j = {.in = {in, zeros}, .filter = filter, .bias = bias, .slope = slope, .out = out};
-    /* Blocks go to whoever is free: a core may be busy with something else, and results do not depend on who computes.
-     */
+    /* The next free thread takes the next blocks: a core may be busy with something else, and results do not depend on
+     * which thread computes. */
     const int64_t turn = wf_cpu_turn(ctx, b.blocks);
     for (int64_t first = 0; first < b.blocks; first += turn) {
         const int64_t last = wf_cpu_min(first + turn, b.blocks);

@@ -41,7 +41,7 @@ wf_status wf_cuda_capture_end(wf_ctx *ctx, wf_graph **graph)
         status = instantiate(made, graph);
     if (made)
         cudaGraphDestroy(made);
-    cudaGetLastError(); /* of a capture that was given up nobody hears more */
+    cudaGetLastError(); /* the error of a capture that was given up is not reported */
     return status;
 }
 

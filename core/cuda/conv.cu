@@ -122,7 +122,7 @@ static conv_window window_of(const wf_conv_geom *geom, const wf_array *x, const 
     return w;
 }
 
-/* Sums in double: an error of the fallback would be nobody's. */
+/* Sums in double: this is the fallback, which no library answers for. */
 template <class T>
 __global__ void conv_forward_kernel(const __grid_constant__ conv_window w, const T *x, const T *filter, T *y)
 {

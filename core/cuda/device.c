@@ -50,7 +50,7 @@ wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
     for (cudaError_t state; (state = cudaEventQuery(event)) != cudaSuccess;) {
         if (state != cudaErrorNotReady)
             TRY_CUDA(state);
-        cudaGetLastError(); /* "not ready" is nobody's error */
+        cudaGetLastError(); /* "not ready" is no error: the next call must not report it */
         WF_TRY(own->ctx->waiting(own->ctx->comm, &since));
     }
     return WF_OK;
@@ -187,8 +187,8 @@ wf_status wf_cuda_device_of(wf_ctx *ctx, const void *data, int *ordinal)
     return WF_OK;
 }
 
-/* The streams of the pool's memory end with the process: what fails here has nobody to tell. Workspace goes with the
- * pool. */
+/* The streams of the pool's memory end with the process: no caller is left for an error of theirs. Workspace goes with
+ * the pool. */
 void wf_cuda_device_close(wf_ctx *ctx)
 {
     wf_cuda *const own = ctx->device_own;
@@ -242,7 +242,7 @@ void wf_cuda_stream_free(wf_ctx *ctx, wf_stream *stream)
     const bool quiet = wf_cuda_wait_stream(own, gone) == WF_OK;
     for (int i = 0; i < CUDA_STREAMS; i++)
         if (own->workspace[i].stream == gone) {
-            /* The stream hangs or failed: its workspace may still be written to, so nobody gets it again. */
+            /* The stream hangs or failed: its workspace may still be written to, so it is not handed out again. */
             if (!quiet)
                 wf_pool_hold(ctx, own->workspace[i].data);
             wf_pool_give(ctx, own->workspace[i].data, own->workspace[i].bytes);

@@ -25,8 +25,8 @@ struct resample_axis {
     /* What output o takes from input i: a tent around it, which is flat behind the last input. */
     template <class W> __device__ W share(int64_t o, int64_t i) const
     {
-        const int64_t apart = wanted(o) - i * whole.d, distance = apart < 0 ? -apart : apart;
-        if (apart >= 0 && i == in - 1)
+        const int64_t offset = wanted(o) - i * whole.d, distance = offset < 0 ? -offset : offset;
+        if (offset >= 0 && i == in - 1)
             return 1;
         return distance < whole.d ? 1 - (W)distance * (W)inverse : 0;
     }

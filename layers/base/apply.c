@@ -131,7 +131,7 @@ static wf_status reason_of(const wf_layer *layer, int missing, int n)
 
 /* The one place that tells other ranks of a layer that failed here: they wait in its exchanges for what this rank will
  * not send. An input that is NULL because of an earlier failure, of any function, leaves them waiting just the same. A
- * layer that every rank computes alone tells nobody: the optimizer's step will (optim/multi_node.c). */
+ * layer that every rank computes by itself tells no rank: the optimizer's step will (optim/multi_node.c). */
 wf_var *wf_apply_with(wf_layer *layer, wf_var *const *x, int n, wf_forward_n forward, void *user)
 {
     if (!layer)

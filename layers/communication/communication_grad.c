@@ -54,7 +54,7 @@ static wf_status grads_in(const wf_node *node, wf_tensors *list)
     WF_TRY(wf_tensors_new(wf_tape_ctx(node->tape), node->n_in, list));
     for (int i = 0; i < list->n; i++) {
         const wf_tensor *x = node->in[i]->value;
-        /* Made even where nobody wants it, since the collective has to be complete. */
+        /* Made even if it is not wanted, since the collective has to be complete. */
         list->t[i] = wf_exchanged_new(x->ctx, x->dtype, x->shape);
         WF_NEED(list->t[i]);
     }

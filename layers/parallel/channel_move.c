@@ -99,7 +99,7 @@ static wf_field field_of(const wf_tensor *tensor, wf_range channels)
 
 typedef enum direction {
     HELD_TO_PART = 0, /* every rank gets its part */
-    PART_TO_HELD,     /* the parts, which do not overlap, to whoever holds them */
+    PART_TO_HELD,     /* the parts, which do not overlap, to the ranks that hold them */
     PART_ADD_HELD,    /* the parts are added to what is held, the reverse of the first */
 } direction;
 

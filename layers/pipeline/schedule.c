@@ -56,7 +56,7 @@ const char *wf_pipeline_action_text(const wf_pipeline_schedule *s, int stage, in
 
 /* Chunks go in groups of as many as there are stages, each group through all parts of a stage before the next one. The
  * order is made for whole groups, in which no stages wait for each other in a circle, and chunks that are not there are
- * left out, which makes nobody wait for more. */
+ * left out, which makes no stage wait longer. */
 static int whole_groups(const wf_pipeline_schedule *s)
 {
     return (s->chunks + s->stages - 1) / s->stages * s->stages;

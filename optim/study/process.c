@@ -141,7 +141,7 @@ static bool wait_for_end(pid_t child, int64_t wait_ms)
 }
 
 /* Ends the process and all that it has started in its group: Python may be a script that has started it. As long as the
- * process is not reaped, nobody else has the number of its group. The result is as waitpid has it, or -1. */
+ * process is not reaped, no other process has the number of its group. The result is as waitpid has it, or -1. */
 static int end_group(pid_t child, int64_t wait_ms)
 {
     int how = -1;

@@ -172,8 +172,8 @@ static wf_status start_python(wf_study *study)
 /* --- Groups --------------------------------------------------------------------------------------------------------
  */
 
-/* Group 0 comes first: it makes the study in the storage, and nobody else works in it while it repeats killed trials.
- */
+/* Group 0 comes first: it makes the study in the storage, and no other group works in it while it repeats killed
+ * trials. */
 static wf_status connect_group(wf_study *study)
 {
     const bool leads = wf_comm_rank(study->group) == 0;
