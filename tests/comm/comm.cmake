@@ -90,7 +90,8 @@ if(WEFT_THREAD_SANITIZER AND NOT WEFT_SANITIZE AND NOT BUILD_SHARED_LIBS)
   add_test(NAME watch_threads_stuck COMMAND watch_threads stuck)
   weft_test_properties(watch_threads_stuck 1 60)
   weft_test_waits(watch_threads_stuck)
-  set_property(TEST watch_threads watch_threads_stuck APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=halt_on_error=1 WEFT_TIMEOUT_MS=500)
+  set_property(TEST watch_threads watch_threads_stuck APPEND PROPERTY ENVIRONMENT
+    TSAN_OPTIONS=halt_on_error=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0 WEFT_TIMEOUT_MS=500)
   set_tests_properties(watch_threads_stuck PROPERTIES FAIL_REGULAR_EXPRESSION ThreadSanitizer
     PASS_REGULAR_EXPRESSION "a call that is stuck has not come back.*barrier")
 endif()

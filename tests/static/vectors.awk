@@ -39,11 +39,28 @@ function within(some, all,    i, n, name) {
     return 1
 }
 
+# Returns true if control gets from the first of these instructions to the last within them. A block that the compiler has put
+# behind a jump and that jumps back to where it was taken from is no loop.
+function reaches(from, to,    i, there, changed) {
+    there[from] = 1
+    do {
+        changed = 0
+        for (i = from; i <= to; i++)
+            if (i in there) {
+                if (name[i] !~ /^(jmp|ret)/ && !(i + 1 in there))
+                    there[i + 1] = changed = 1
+                if (name[i] ~ /^j/ && (target[i] in at) && at[target[i]] >= from && !(at[target[i]] in there))
+                    there[at[target[i]]] = changed = 1
+            }
+    } while (changed)
+    return to in there
+}
+
 # Regions between a jump back and its target; those that overlap are one loop with several ends.
 function find_loops(    i, j, changed) {
     loops = 0
     for (i = 1; i <= count; i++)
-        if (name[i] ~ /^j/ && (target[i] in at) && at[target[i]] <= i) {
+        if (name[i] ~ /^j/ && (target[i] in at) && at[target[i]] <= i && reaches(at[target[i]], i)) {
             first[++loops] = at[target[i]]
             last[loops] = i
         }
