@@ -13,7 +13,7 @@
 
 /* An entry on its way. */
 typedef struct line {
-    int32_t dtype, order, key, rank;
+    int32_t dtype, order, key, rank, note, unused;
     int64_t dim[WF_MAX_RANK];
     int64_t path; /* bytes from the beginning of the names */
 } line;
@@ -58,7 +58,12 @@ static void encode(making *m, head *mine)
     int64_t used = 0;
     for (int64_t i = 0; i < m->n; i++) {
         const wf_catalog_entry *e = &m->list[i];
-        at[i] = (line){(int32_t)e->dtype, (int32_t)e->order, e->key, e->shape.rank, {0}, used};
+        at[i] = (line){.dtype = (int32_t)e->dtype,
+                       .order = (int32_t)e->order,
+                       .key = e->key,
+                       .rank = e->shape.rank,
+                       .note = e->note,
+                       .path = used};
         memcpy(at[i].dim, e->shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim);
         strcpy(names + used, e->path);
         used += (int64_t)strlen(e->path) + 1;
@@ -77,6 +82,7 @@ static wf_catalog_entry decode(const char *list, int64_t n, int64_t i, int owner
                               .order = (wf_order)l->order,
                               .shape = wf_shape_make(l->rank, l->dim),
                               .key = l->key,
+                              .note = l->note,
                               .owner = owner};
 }
 

@@ -21,6 +21,7 @@ typedef struct wf_catalog_entry {
     wf_order order;
     wf_shape shape; /* of the whole */
     int key;        /* number of the key that decides which ranks must have it */
+    int note;       /* what else the owner says of it, in the lister's meaning; ranks need not have the same */
     int owner;      /* of a catalog: the lowest rank that has it */
     bool mine;      /* of a catalog: this rank has the same key as the owner */
 } wf_catalog_entry;

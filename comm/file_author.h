@@ -60,10 +60,10 @@ wf_status wf_h5_write(wf_h5 *file, const char *name, wf_box box, const void *dat
 typedef wf_status (*wf_h5_visit)(void *user, wf_h5 *file, const char *name);
 wf_status wf_h5_each(wf_h5 *file, wf_h5_visit visit, void *user) WF_NODISCARD;
 
-/* A text that belongs to the file: an attribute of its root group. Reading gives "" where there is none, and the digits
- * of an integer. */
-wf_status wf_h5_set_text(wf_h5 *file, const char *name, const char *text) WF_NODISCARD;
-wf_status wf_h5_get_text(wf_h5 *file, const char *name, char *text, size_t size) WF_NODISCARD;
+/* A text that belongs to a data set of the file, or, where `set` is NULL, to the file: an attribute of its root group.
+ * Reading gives "" where there is none, and the digits of an integer. */
+wf_status wf_h5_set_text(wf_h5 *file, const char *set, const char *name, const char *text) WF_NODISCARD;
+wf_status wf_h5_get_text(wf_h5 *file, const char *set, const char *name, char *text, size_t size) WF_NODISCARD;
 
 /* --- Files as such ------------------------------------------------------------------------------------------------ */
 

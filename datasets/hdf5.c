@@ -115,7 +115,7 @@ static wf_status check_hdf5_labels(const wf_hdf5 *s, const wf_hdf5_file *f, int6
 static wf_status read_classes(const wf_hdf5_file *f, wf_h5 *h5, int64_t *classes)
 {
     char text[24], *end = text;
-    WF_TRY(wf_h5_get_text(h5, "classes", text, sizeof text));
+    WF_TRY(wf_h5_get_text(h5, NULL, "classes", text, sizeof text));
     errno = 0;
     *classes = *text ? strtoll(text, &end, 10) : 0;
     WF_CHECK(*end == '\0' && errno == 0 && (*classes > 0 || !*text), WF_ERR_FORMAT,

@@ -6,6 +6,7 @@
 #include "comm/catalog_author.h"
 #include "comm/comm_author.h"
 #include "comm/file_author.h"
+#include "core/boundary.h"
 #include "layers/layer_author.h"
 
 #include <stdio.h>
@@ -48,7 +49,8 @@ static void list_params(const call *c, int64_t n, wf_param *const *params, wf_ca
         list[i] = (wf_catalog_entry){.path = wf_layer_param_name(c->model, params[i]),
                                      .dtype = params[i]->dtype,
                                      .order = params[i]->order,
-                                     .shape = params[i]->global};
+                                     .shape = params[i]->global,
+                                     .note = params[i]->beyond};
 }
 
 /* Ranks with the same part of the model gather the parameters that they share. */
@@ -214,6 +216,42 @@ static wf_status bring_count(const call *c, int64_t i, int64_t *batches)
     return c->catalog.parts > 1 ? wf_bcast_bytes(c->comm, batches, sizeof *batches, c->catalog.entry[i].owner) : WF_OK;
 }
 
+/* --- Padding modes ------------------------------------------------------------------------------------------------ */
+
+/* What PyTorch calls padding_mode is no parameter, and not to be seen in one: a filter that was trained on a ring would
+ * give other numbers between zeros. Files have it as an attribute of the filter, where it is not "zeros". */
+static const char *const mode_attribute = "padding_mode";
+
+static const char *mode_of(int beyond)
+{
+    const wf_edge edge = (wf_edge)(beyond - 1);
+    if (beyond < 0)
+        return "mixed";
+    return edge == WF_EDGE_DEFAULT ? "zeros" : wf_edge_name(edge);
+}
+
+static wf_status write_mode(wf_h5 *file, const wf_catalog_entry *e)
+{
+    if (e->note == 0 || e->note == 1 + WF_EDGE_DEFAULT)
+        return WF_OK;
+    return wf_h5_set_text(file, e->path, mode_attribute, mode_of(e->note));
+}
+
+/* Returns true unless the file says of a filter what its layer, which pads, does not do. */
+static bool mode_fits(wf_h5 *file, const wf_catalog_entry *e, char why[512])
+{
+    char text[32];
+    if (e->note == 0)
+        return true;
+    if (wf_h5_get_text(file, e->path, mode_attribute, text, sizeof text) != WF_OK) {
+        snprintf(why, 512, "%s", wf_error_message());
+        return false;
+    }
+    snprintf(why, 512, "%s is %s here, %s in the file; the layer's boundary should have the file's edge",
+             mode_attribute, mode_of(e->note), text);
+    return !text[0] || strcmp(text, mode_of(e->note)) == 0;
+}
+
 /* --- Saving ------------------------------------------------------------------------------------------------------- */
 
 static wf_status write_tensor(wf_h5 *file, const char *name, const wf_tensor *whole)
@@ -278,6 +316,8 @@ static wf_status save_param(call *c, int64_t i, wf_status before)
         return before == WF_OK ? wf_check(NULL) : before;
     if (before == WF_OK && is_first(c))
         status = write_tensor(c->file, name, whole);
+    if (status == WF_OK && is_first(c))
+        status = write_mode(c->file, &c->catalog.entry[i]);
     if (status == WF_OK && is_first(c) && counts)
         status = write_count(c->file, count, batches);
     wf_tensor_free(whole);
@@ -359,7 +399,7 @@ static bool fits(call *c, const wf_catalog_entry *e, char why[512])
     const bool same = wf_shape_equal(info.shape, e->shape) && !info.empty;
     snprintf(why, 512, "%s %s here, %s %s in the file", wf_dtype_name(e->dtype), wf_shape_text(e->shape, text[0]),
              wf_dtype_name(info.dtype), wf_shape_text(info.shape, text[1]));
-    return same && wf_dtype_is_float(info.dtype) == wf_dtype_is_float(e->dtype);
+    return same && wf_dtype_is_float(info.dtype) == wf_dtype_is_float(e->dtype) && mode_fits(c->file, e, why);
 }
 
 static wf_status check_all(call *c, const char *path)

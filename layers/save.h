@@ -5,7 +5,9 @@
  * serial model, whatever layers are parallel, and on however many ranks its parts are (stages of a pipeline, ranks of a
  * multi_node_chain), so any other form of the model loads it: the serial one, or a pipeline of other stages. Beside
  * "avg_var" files have "N", which counts the batches that running statistics have seen; a model that was loaded is
- * saved with the same count, to which Weft adds nothing. Checkpoints do not hold it.
+ * saved with the same count, to which Weft adds nothing. Checkpoints do not hold it. The filter of a layer whose input
+ * goes on beyond its edges, and not by zeros, has an attribute "padding_mode": "circular", "reflect", "replicate"
+ * (as PyTorch has them, see tools/from_pytorch.py), "symmetric", "constant", or "mixed" where padded sides differ.
  *
  * Functions without a communicator are collective over the first one of the model's context, and local where there is
  * none. Rank 0 alone reads and writes files. A failure there is the same error on all ranks, and the communicator stays
@@ -27,7 +29,8 @@ extern "C" {
  * are rank 0's (wf_allreduce_persistent brings them together). */
 WF_PLACED wf_status wf_save(wf_layer *model, const char *path) WF_NODISCARD;
 /* Every parameter must be in the file, with its shape (WF_ERR_FORMAT names it, and nothing is changed); floats of
- * another size are converted; other contents of the file are ignored. */
+ * another size are converted; other contents of the file are ignored. Where the file has a filter's padding_mode, the
+ * padded sides of the layer must be so too; WF_ERR_FORMAT names both. */
 WF_PLACED wf_status wf_load(wf_layer *model, const char *path) WF_NODISCARD;
 /* Loads what the file and the model have in common, by name and shape, for fine-tuning. *left_out gets one line for
  * everything else: "fc/W: [10,512] here, [1000,512] in the file", "fc/b: not in the file", "old/W: not in the model";

@@ -103,7 +103,7 @@ static wf_status lay_out_h5(wf_checkpoint *c)
     char message[512];
     wf_h5 *h5 = wf_h5_create(c->temporary);
     WF_NEED(h5);
-    wf_status status = wf_h5_set_text(h5, "weft", "checkpoint 1");
+    wf_status status = wf_h5_set_text(h5, NULL, "weft", "checkpoint 1");
     if (status == WF_OK)
         status = add_all(c, h5);
     if (status == WF_OK)

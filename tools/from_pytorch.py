@@ -4,6 +4,8 @@
     from_pytorch.py [--names TABLE] net.pt net.h5      to HDF5
     from_pytorch.py [--names TABLE] net.h5 net.pt      back
     from_pytorch.py --list net.pt                      its modules, as lines for a table
+    from_pytorch.py --whole module.pt net.h5           of a whole module, with what its convolutions pad with
+    from_pytorch.py --padding conv1=circular net.pt net.h5
 
 The endings tell which is which: .h5 is a model file (one group for each layer, Chainer's layout), .pt and .pth are what
 torch.save wrote, .npz is a state_dict of NumPy arrays, for machines without PyTorch. Of a training checkpoint the
@@ -11,14 +13,19 @@ state_dict is taken that lies under "state_dict", "model" or "model_state_dict";
 as DistributedDataParallel makes them, they lose it. Both are told.
 
 A table has one line for each module, "MODULE LAYER": "layer1.0.conv1 1/0/path/0". A LAYER "-" leaves the module out, "."
-is the model itself, and # begins a comment. Without a table, dots become slashes: features.0 is the layer features/0. A
+is the model itself, and # begins a comment. A convolution's padding_mode may follow as a third word. Without a table, dots become slashes: features.0 is the layer features/0. A
 module or a layer that the table lacks is an error that names it.
 
 Parameters are W and b in convolutions (transposed ones too) and in linear layers, and gamma, beta, avg_mean, avg_var and
 N in normalisations (batch, layer, RMS, group, instance), which are known by their running statistics, by a weight of one
 dimension, or by a bias of as many dimensions as the weight. Shapes and elements stay as they are. bfloat16 becomes
 float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5, and a convolution's padding_mode to wf_conv_opts.boundary
-(WF_EDGE_CIRCULAR, WF_EDGE_REFLECT, WF_EDGE_REPLICATE): a state_dict does not hold it, and the weights are the same.
+(WF_EDGE_CIRCULAR, WF_EDGE_REFLECT, WF_EDGE_REPLICATE).
+
+A state_dict does not hold padding_mode. It becomes an attribute of the filter in the model file, which wf_load compares
+with the layer's boundary, where it is known: of a whole module (torch.save(net), read by --whole; that runs code that the
+file names, so take files from people whom you trust), by the third word of a table's line, or by --padding MODULE=MODE,
+which may be there several times, and of which * stands for all convolutions. On the way back it is told.
 """
 import argparse
 import os
@@ -38,6 +45,8 @@ NORM = {"weight": "gamma", "bias": "beta", "running_mean": "avg_mean", "running_
 # The keys under which training checkpoints have the state_dict.
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 PARALLEL = "module."
+MODES = ("zeros", "reflect", "replicate", "circular")
+MODE = "padding_mode" # the attribute's name in model files
 
 
 def fail(message):
@@ -62,33 +71,48 @@ def read_npz(path):
             return {name: arrays[name] for name in arrays.files}
 
 
+def is_module(saved):
+    return hasattr(saved, "state_dict") and hasattr(saved, "named_modules")
+
+
 def unwrap(path, saved):
-    """The state_dict in what torch.save wrote."""
+    """The state_dict in what torch.save wrote, or the module."""
+    if is_module(saved):
+        return saved
     if not isinstance(saved, dict):
         fail(f"{path}: should be a state_dict; it is a {type(saved).__name__}")
     for key in WRAPPERS:
-        if isinstance(saved.get(key), dict):
+        if isinstance(saved.get(key), dict) or is_module(saved.get(key)):
             others = ", ".join(str(other) for other in saved if other != key)
             tell(f'{path}: takes the state_dict under "{key}"' + (f" and leaves out {others}" if others else ""))
             return saved[key]
     return saved
 
 
-def read_torch(path):
+def read_torch(path, whole):
+    """The arrays, and the padding modes of what has one."""
     import torch
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
+        saved = torch.load(path, map_location="cpu", weights_only=not whole)
     except pickle.UnpicklingError:
-        fail(f"{path}: should be a state_dict; it has other objects, as a whole module has: save its state_dict()")
+        fail(f"{path}: should be a state_dict; it has other objects, as a whole module has: save its state_dict(), or "
+             "give --whole, which runs code that the file names")
+    except (AttributeError, ModuleNotFoundError) as error:
+        fail(f"{path}: the classes of a whole module must be found where they were: {error}")
     except (EOFError, RuntimeError) as error:
         fail(f"{path}: should be what torch.save wrote; it is empty, cut or something else: {error}")
-    state = unwrap(path, saved)
+    state, modes = unwrap(path, saved), {}
+    if is_module(state):
+        modes = {name: module.padding_mode for name, module in state.named_modules()
+                 if isinstance(getattr(module, MODE, None), str)}
+        state = state.state_dict()
     for name, x in state.items():
         if not isinstance(name, str):
             fail(f"{path}: should have names of tensors; there is {name!r}")
         if not isinstance(x, torch.Tensor):
             fail(f"{path}: {name} should be a tensor; it is a {type(x).__name__}")
-    return {name: to_numpy(path, name, x.float() if x.dtype == torch.bfloat16 else x) for name, x in state.items()}
+    arrays = {name: to_numpy(path, name, x.float() if x.dtype == torch.bfloat16 else x) for name, x in state.items()}
+    return arrays, modes
 
 
 def to_numpy(path, name, x):
@@ -99,12 +123,12 @@ def to_numpy(path, name, x):
         fail(f"{path}: {name}: {error}")
 
 
-def read_state(path):
-    state = read_torch(path) if is_torch(path) else read_npz(path)
+def read_state(path, whole=False):
+    state, modes = read_torch(path, whole) if is_torch(path) else (read_npz(path), {})
     if not state or not all(name.startswith(PARALLEL) for name in state):
-        return state
+        return state, modes
     tell(f'{path}: takes "{PARALLEL}" off all names')
-    return {name[len(PARALLEL):]: x for name, x in state.items()}
+    return tuple({name.removeprefix(PARALLEL): x for name, x in items.items()} for items in (state, modes))
 
 
 def write_state(path, state, ending):
@@ -122,19 +146,25 @@ def read_file(path):
     def keep(name, item):
         if isinstance(item, h5py.Dataset):
             arrays[name] = item[()]
+            if MODE in item.attrs:
+                mode = item.attrs[MODE]
+                mode = mode.decode(errors="replace") if isinstance(mode, bytes) else mode
+                tell(f"{path}: {name} has {MODE} {mode}, which a state_dict does not hold")
 
     with h5py.File(path, "r") as file:
         file.visititems(keep)
     return {name: numpy.asarray(x) for name, x in arrays.items() if not isinstance(x, h5py.Empty)}
 
 
-def write_file(path, arrays):
+def write_file(path, arrays, modes):
     """As Chainer does: gzip 4 and chunks, but for data sets of one element."""
     with h5py.File(path, "w") as file:
         for name, x in arrays.items():
             packed = {"compression": 4} if x.size > 1 else {}
             try:
-                file.create_dataset(name, data=x, **packed)
+                item = file.create_dataset(name, data=x, **packed)
+                if name in modes:
+                    item.attrs[MODE] = modes[name]
             except (TypeError, ValueError) as error: # names that cross, types that HDF5 lacks
                 fail(f"{name}: {error}")
 
@@ -163,21 +193,23 @@ def modules_of(names, separator):
 
 
 def read_table(path):
-    table = {}
+    table, modes = {}, {}
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             words = line.split("#")[0].split()
-            if len(words) not in (0, 2):
-                fail(f'{path}:{number}: should be "MODULE LAYER"')
+            if len(words) not in (0, 2, 3):
+                fail(f'{path}:{number}: should be "MODULE LAYER", or "MODULE LAYER PADDING_MODE"')
             if words and words[0] in table:
                 fail(f"{path}:{number}: {words[0]} is there a second time")
             if words:
                 table[words[0]] = words[1]
+            if len(words) == 3:
+                modes["" if words[0] == "." else words[0]] = words[2]
     layers = [layer for layer in table.values() if layer != "-"]
     for layer in layers:
         if layers.count(layer) > 1:
             fail(f"{path}: {layer} is the layer of two modules")
-    return table
+    return table, modes
 
 
 def leaves_of(module, leaves, arrays, separator):
@@ -195,6 +227,38 @@ def leaves_of(module, leaves, arrays, separator):
         if leaf not in names:
             fail(f"{module or '.'}: {leaf} is no part of a {'normalisation' if norm else 'convolution or linear layer'}")
     return names
+
+
+def read_modes(options):
+    """Those of --padding: {"features.0": "circular"}."""
+    modes = {}
+    for option in options:
+        module, equals, mode = option.rpartition("=")
+        if not equals or not module:
+            fail(f'--padding {option}: should be "MODULE=MODE"')
+        modes["" if module == "." else module] = mode
+    return modes
+
+
+def filters_of(state):
+    """The modules that may pad: those with a weight of three dimensions or more."""
+    names = {module: f"{module}.weight" if module else "weight" for module in modules_of(state, ".")}
+    return [module for module, name in names.items() if name in state and state[name].ndim > 2]
+
+
+def place_modes(state, modes, table):
+    """Padding modes by the names of data sets."""
+    filters, result = filters_of(state), {}
+    every = modes.pop("*", None)
+    for module, mode in {**({m: every for m in filters} if every else {}), **modes}.items():
+        if mode not in MODES:
+            fail(f"{module or '.'}: {MODE} {mode}; should be one of {', '.join(MODES)}")
+        if module not in filters:
+            fail(f"{module or '.'}: {MODE} {mode} is given, and there is no convolution of this name")
+        place = module.replace(".", "/") if table is None else table.get(module or ".", "-")
+        if place != "-":
+            result["W" if place in ("", ".") else f"{place}/W"] = mode
+    return result
 
 
 def convert(arrays, table, separator):
@@ -232,13 +296,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", metavar="TABLE", help="which module is which layer")
     parser.add_argument("--list", action="store_true", help="print the modules of the file")
+    parser.add_argument("--whole", action="store_true", help="the file is of a whole module, and may run code")
+    parser.add_argument("--padding", metavar="MODULE=MODE", action="append", default=[],
+                        help="what a convolution pads with: " + ", ".join(MODES))
     parser.add_argument("source")
     parser.add_argument("target", nargs="?")
     o = parser.parse_args()
     back = o.source.endswith(".h5")
     if not o.list and not (o.target or "").endswith((".pt", ".pth", ".npz") if back else ".h5"):
         fail("give a state_dict (.pt, .pth, .npz) and a model file (.h5), in the order from and to")
-    arrays = read_file(o.source) if back else read_state(o.source)
+    if back and (o.whole or o.padding):
+        fail("--whole and --padding are for files of PyTorch")
+    arrays, modes = (read_file(o.source), {}) if back else read_state(o.source, o.whole)
     if not arrays:
         fail(f"{o.source}: there is no array in it")
     if o.list:
@@ -247,13 +316,15 @@ def main():
                       for leaf in leaves]
             print(f"{module or '.'}  # {', '.join(shapes)}")
         return
-    table = read_table(o.names) if o.names else None
+    table, named = read_table(o.names) if o.names else (None, {})
     if back:
         state = to_torch(arrays, table)
         replace(o.target, lambda path: write_state(path, state, os.path.splitext(o.target)[1]))
     else:
         layers = to_weft(arrays, table)
-        replace(o.target, lambda path: write_file(path, layers))
+        modes = {module: mode for module, mode in modes.items() if module in filters_of(arrays)}
+        modes = place_modes(arrays, {**modes, **named, **read_modes(o.padding)}, table)
+        replace(o.target, lambda path: write_file(path, layers, modes))
 
 
 if __name__ == "__main__":

@@ -213,12 +213,12 @@ wf_status wf_h5_each(wf_h5 *file, wf_h5_visit visit, void *user)
 
 /* --- Texts -------------------------------------------------------------------------------------------------------- */
 
-static bool write_text(hid_t file, const char *name, const char *text)
+static bool write_text(hid_t holder, const char *name, const char *text)
 {
     const hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
     hid_t attribute = -1;
     if (H5Tset_size(type, strlen(text) + 1) >= 0)
-        attribute = H5Acreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+        attribute = H5Acreate2(holder, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
     const bool written = attribute >= 0 && H5Awrite(attribute, type, text) >= 0;
     if (attribute >= 0)
         H5Aclose(attribute);
@@ -227,13 +227,27 @@ static bool write_text(hid_t file, const char *name, const char *text)
     return written;
 }
 
-wf_status wf_h5_set_text(wf_h5 *file, const char *name, const char *text)
+/* What has the attribute: a data set to be closed, or, where `set` is NULL, the file's root group. */
+static hid_t open_holder(const wf_h5 *file, const char *set)
+{
+    return set ? H5Dopen2(file->id, set, H5P_DEFAULT) : file->id;
+}
+
+static void close_holder(const wf_h5 *file, hid_t holder)
+{
+    if (holder >= 0 && holder != file->id)
+        H5Dclose(holder);
+}
+
+wf_status wf_h5_set_text(wf_h5 *file, const char *set, const char *name, const char *text)
 {
     WF_NEED(file);
     wf_h5_lock();
-    const wf_status status = write_text(file->id, name, text) && !file->error
+    const hid_t holder = open_holder(file, set);
+    const wf_status status = holder >= 0 && write_text(holder, name, text) && !file->error
                                  ? WF_OK
                                  : wf_h5_failed(WF_ERR_IO, file, "write the attribute", name);
+    close_holder(file, holder);
     wf_h5_unlock();
     return status;
 }
@@ -270,9 +284,9 @@ static bool read_fixed_text(hid_t attribute, char *text, size_t size)
     return read;
 }
 
-static bool read_text(hid_t file, const char *name, char *text, size_t size)
+static bool read_text(hid_t holder, const char *name, char *text, size_t size)
 {
-    const hid_t attribute = H5Aopen(file, name, H5P_DEFAULT);
+    const hid_t attribute = H5Aopen(holder, name, H5P_DEFAULT);
     if (attribute < 0)
         return false;
     const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
@@ -292,14 +306,16 @@ static bool read_text(hid_t file, const char *name, char *text, size_t size)
     return read;
 }
 
-wf_status wf_h5_get_text(wf_h5 *file, const char *name, char *text, size_t size)
+wf_status wf_h5_get_text(wf_h5 *file, const char *set, const char *name, char *text, size_t size)
 {
     WF_NEED(file);
     memset(text, 0, size);
     wf_h5_lock();
     wf_status status = WF_OK;
-    if (H5Aexists(file->id, name) > 0 && !read_text(file->id, name, text, size))
+    const hid_t holder = open_holder(file, set);
+    if (holder < 0 || (H5Aexists(holder, name) > 0 && !read_text(holder, name, text, size)))
         status = wf_h5_failed(WF_ERR_FORMAT, file, "read as a text the attribute", name);
+    close_holder(file, holder);
     wf_h5_unlock();
     return status;
 }

@@ -184,6 +184,22 @@ static void note_options(wf_layer *layer, const wf_conv_state *s)
                       (long long)g->pad_hi[d], (long long)s->output_pad[d]);
 }
 
+/* What model files say of the filter (wf_param.beyond). An edge that no window crosses does not matter. */
+static int edge_of_filter(const wf_conv_state *s)
+{
+    const wf_boundary *b = &s->opts.boundary;
+    int all = 0;
+    for (int i = 0; i < 2 * s->geom.nd; i++) {
+        const int64_t pad = i % 2 ? s->geom.pad_hi[i / 2] : s->geom.pad_lo[i / 2];
+        wf_edge edge = wf_boundary_edge(b, 2 + i / 2, i % 2);
+        if (edge == WF_EDGE_CONSTANT && b->value == 0)
+            edge = WF_EDGE_DEFAULT;
+        if (pad > 0)
+            all = all == 0 || all == 1 + (int)edge ? 1 + (int)edge : -1;
+    }
+    return all;
+}
+
 wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_opts *o, const wf_conv_state *state,
                         size_t bytes)
 {
@@ -199,6 +215,8 @@ wf_layer *wf_conv_layer(wf_ctx *ctx, const wf_layer_kind *kind, const wf_conv_op
     if (!o->no_bias)
         s->b = wf_layer_add_param(layer, "b",
                                   (wf_param_opts){.dtype = ctx->dtype, .shape = WF_SHAPE(o->out), .init = o->b_init});
+    if (s->w)
+        s->w->beyond = edge_of_filter(s);
     if (s->w && (o->no_bias || s->b))
         return layer;
     wf_layer_free(layer);

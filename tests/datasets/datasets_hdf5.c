@@ -406,7 +406,7 @@ static void make_bad_files(void)
     add_numbers(file, "real", WF_F32, WF_SHAPE(4), 0);
     add_numbers(file, "good", WF_I64, WF_SHAPE(4), 0);
     WF_EXPECT_OK(wf_h5_add_chunked(file, "sparse", WF_U8, WF_SHAPE(1 << 20, 16, 16), WF_SHAPE(1, 16, 16), 1));
-    WF_EXPECT_OK(wf_h5_set_text(file, "classes", "many"));
+    WF_EXPECT_OK(wf_h5_set_text(file, NULL, "classes", "many"));
     WF_EXPECT_OK(wf_h5_close(file));
     file = wf_h5_create(in_folder("other2.h5"));
     add_numbers(file, "x", WF_U8, WF_SHAPE(4, 3, 2), 0);
@@ -484,7 +484,7 @@ static void options(void)
         wf_h5 *file = wf_h5_create(in_folder("classes.h5"));
         add_numbers(file, "x", WF_U8, WF_SHAPE(4, 1, 2, 2), 0);
         add_numbers(file, "labels", WF_I32, WF_SHAPE(4), 0);
-        WF_EXPECT_OK(wf_h5_set_text(file, "classes", "7"));
+        WF_EXPECT_OK(wf_h5_set_text(file, NULL, "classes", "7"));
         WF_EXPECT_OK(wf_h5_close(file));
     }
     WF_EXPECT_OK(wf_barrier(comm));

@@ -1,5 +1,6 @@
 """Files that tools/from_pytorch.py refuses in one line, and those of which it takes a part: from_pytorch_files.py TOOL
 FOLDER. Where PyTorch is not found, torch_stand_in takes its place."""
+import collections
 import contextlib
 import fractions
 import importlib.util
@@ -66,6 +67,47 @@ def write(name, data):
         file.write(data)
 
 
+def whole_module():
+    layers = {mode: torch.nn.Conv2d(2, 3, 3, padding=1, padding_mode=mode) for mode in
+              ("zeros", "circular", "reflect", "replicate")}
+    return torch.nn.Sequential(collections.OrderedDict(layers))
+
+
+def expect_modes(expected, *words, told=""):
+    """The attributes of the data sets in the model file that the tool makes."""
+    assert run(*words, TARGET) == (0, told), words
+    with h5py.File(TARGET, "r") as file:
+        sets = [f"{group}/{name}" for group in file for name in file[group]]
+        seen = {name: file[name].attrs["padding_mode"] for name in sets if file[name].attrs}
+    assert seen == expected, (words, seen)
+
+
+def padding_modes():
+    """They come from a whole module, from a table, or from an option, and are told on the way back."""
+    torch.save(whole_module(), at("whole.pt"))
+    modes = {f"{mode}/W": mode for mode in ("zeros", "circular", "reflect", "replicate")}
+    expect_modes(modes, "--whole", at("whole.pt"))
+    torch.save({"epoch": 3, "model": whole_module()}, at("in.pt"))
+    expect_modes(modes, "--whole", at("in.pt"),
+                 told=f'from_pytorch: {at("in.pt")}: takes the state_dict under "model" and leaves out epoch\n')
+    expect_modes({**modes, "zeros/W": "reflect"}, "--whole", "--padding", "zeros=reflect", at("whole.pt"))
+    code, said = run(TARGET, at("back.npz"))
+    assert code == 0 and said.count("\n") == 4, said
+    assert f"from_pytorch: {TARGET}: circular/W has padding_mode circular, which a state_dict does not hold\n" in said
+    numpy.savez(at("plain.npz"), **ARRAYS)
+    expect_modes({"conv/W": "circular"}, "--padding", "*=circular", at("plain.npz"))
+    write("table", b"conv first/0 replicate\nbn -\n")
+    assert run("--names", at("table"), at("plain.npz"), TARGET) == (0, "")
+    with h5py.File(TARGET, "r") as file:
+        assert file["first/0/W"].attrs["padding_mode"] == "replicate"
+    os.remove(TARGET)
+    for option, says in (("conv=round", "conv: padding_mode round; should be one of zeros, reflect, replicate, circular"),
+                         ("bn=circular", "bn: padding_mode circular is given, and there is no convolution of this name"),
+                         ("conv", '--padding conv: should be "MODULE=MODE"')):
+        assert run("--padding", option, at("plain.npz"), TARGET) == (1, f"from_pytorch: {says}\n"), option
+        assert not os.path.exists(TARGET), option
+
+
 def refused():
     numpy.savez(at("whole.npz"), **ARRAYS)
     with open(at("whole.npz"), "rb") as file:
@@ -83,7 +125,9 @@ def refused():
     torch.save({**tensors(), "epoch": 7}, at("number.pt"))
     expect_refused("number.pt", "epoch should be a tensor; it is a int")
     torch.save({"model": fractions.Fraction(1, 3)}, at("module.pt"))
-    expect_refused("module.pt", "it has other objects, as a whole module has: save its state_dict()")
+    expect_refused("module.pt", "it has other objects, as a whole module has: save its state_dict(), or give --whole")
+    torch.save(whole_module(), at("whole.pt"))
+    expect_refused("whole.pt", "it has other objects, as a whole module has: save its state_dict(), or give --whole")
     torch.save([1, 2], at("list.pt"))
     expect_refused("list.pt", "should be a state_dict; it is a list")
     torch.save({7: torch.from_numpy(ARRAYS["conv.weight"])}, at("numbered.pt"))
@@ -139,4 +183,5 @@ def back():
 refused()
 kept()
 taken()
+padding_modes()
 back()

@@ -2,6 +2,7 @@
  */
 #include "comm/file_author.h"
 #include "core/param_author.h"
+#include "layers/layer_author.h"
 #include "layers/layers.h"
 #include "tests/file/folder.h"
 #include "tests/world.h"
@@ -175,6 +176,72 @@ static void errors_are_those_of_all_ranks(void)
     wf_layer_free(model);
 }
 
+static wf_layer *edges_new(wf_boundary b, int64_t pad)
+{
+    wf_layer *model = wf_module(ctx, no_forward, NULL);
+    wf_module_add(model, "conv",
+                  wf_conv2d(ctx, (wf_conv_opts){.in = 2, .out = 3, .kernel = 3, .pad = pad, .boundary = b}));
+    return model;
+}
+
+/* The file of one boundary is loaded by another one, or refused by what this says. */
+static void expect_edges(wf_boundary from, wf_boundary to, int64_t pad, const char *refused)
+{
+    wf_layer *saved = edges_new(from, 1), *model = edges_new(to, pad);
+    char *left_out = NULL, line[300];
+    fill(saved);
+    WF_EXPECT_OK(wf_save(saved, in_folder("edges.h5")));
+    const wf_status status = wf_load(model, in_folder("edges.h5"));
+    WF_EXPECT(status == (refused ? WF_ERR_FORMAT : WF_OK), "status %d for %s", (int)status, refused ? refused : "none");
+    snprintf(line, sizeof line, "conv/W: padding_mode is %s; the layer's boundary should have the file's edge",
+             refused ? refused : "");
+    WF_EXPECT(!refused || strstr(wf_error_message(), line), "it says: %s", wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_load_partial(model, in_folder("edges.h5"), &left_out));
+    WF_EXPECT(left_out && strncmp(left_out, line, refused ? strlen(line) : 0) == 0 && (refused || !left_out[0]),
+              "left out: %s", left_out ? left_out : "NULL");
+    check(model, refused ? "conv/W" : NULL);
+    free(left_out);
+    wf_layer_free(saved);
+    wf_layer_free(model);
+}
+
+/* Filters keep what lies beyond the image that they were trained on. */
+static void padding_modes_are_checked(void)
+{
+    const wf_boundary none = {.edge = WF_EDGE_DEFAULT}, ring = {.edge = WF_EDGE_CIRCULAR};
+    const wf_boundary mirror = {.edge = WF_EDGE_REFLECT}, tube = {.lo[2] = WF_EDGE_CIRCULAR, .hi[2] = WF_EDGE_CIRCULAR};
+    expect_edges(ring, ring, 1, NULL);
+    expect_edges(ring, none, 1, "zeros here, circular in the file");
+    expect_edges(mirror, ring, 1, "circular here, reflect in the file");
+    expect_edges(tube, ring, 1, "circular here, mixed in the file");
+    expect_edges(tube, tube, 1, NULL);
+    expect_edges(ring, mirror, 0, NULL); /* no window reaches beyond */
+    expect_edges(none, mirror, 1, NULL); /* a file that says nothing, as one of an earlier version */
+    expect_edges((wf_boundary){.edge = WF_EDGE_CONSTANT}, none, 1, NULL);
+}
+
+/* Rank 0, which reads and writes the file, learns of layers that other ranks have. */
+static void padding_modes_of_other_ranks(void)
+{
+    const wf_boundary ring = {.edge = WF_EDGE_CIRCULAR}, none = {.edge = WF_EDGE_DEFAULT};
+    wf_layer *model[2];
+    for (int k = 0; k < 2; k++) {
+        const wf_boundary b = rank == size - 1 && k == 0 ? ring : none;
+        char name[16];
+        snprintf(name, sizeof name, "stage%d", rank);
+        model[k] = wf_module(ctx, no_forward, NULL);
+        wf_module_add(model[k], name, edges_new(b, 1));
+        model[k]->part = rank;
+        model[k]->parts = size;
+    }
+    WF_EXPECT_OK(wf_save(model[0], in_folder("stages.h5")));
+    WF_EXPECT_OK(wf_load(model[0], in_folder("stages.h5")));
+    WF_EXPECT_ERROR(WF_ERR_FORMAT, wf_load(model[1], in_folder("stages.h5")));
+    wf_layer_free(model[0]);
+    wf_layer_free(model[1]);
+}
+
 /* A full disk leaves the file that was there. */
 static void a_failed_save_leaves_the_file(void)
 {
@@ -279,6 +346,8 @@ static int on_ranks(int argc, char **argv)
                                          {"a_file_has_chainers_layout", a_file_has_chainers_layout},
                                          {"what_is_in_common_is_loaded", what_is_in_common_is_loaded},
                                          {"errors_are_those_of_all_ranks", errors_are_those_of_all_ranks},
+                                         {"padding_modes_are_checked", padding_modes_are_checked},
+                                         {"padding_modes_of_other_ranks", padding_modes_of_other_ranks},
                                          {"a_failed_save_leaves_the_file", a_failed_save_leaves_the_file},
                                          {"a_link_stays", a_link_stays},
                                          {"only_files_are_replaced", only_files_are_replaced},

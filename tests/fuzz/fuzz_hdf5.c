@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     wf_h5 *h5 = wf_h5_open(fuzz_named.path);
     if (h5) {
         fuzz_end(wf_h5_each(h5, visit, NULL));
-        fuzz_end(wf_h5_get_text(h5, "classes", text, sizeof text));
+        fuzz_end(wf_h5_get_text(h5, NULL, "classes", text, sizeof text));
         fuzz_end(wf_h5_close(h5));
     } else {
         fuzz_end(wf_error_code());

@@ -206,7 +206,7 @@ static wf_status lay_out(conversion *c)
         return WF_OK;
     WF_TRY(wf_h5_add(c->file, "labels", WF_I64, WF_SHAPE(c->shape.dim[0])));
     snprintf(text, sizeof text, "%lld", (long long)info->classes);
-    return info->classes > 0 ? wf_h5_set_text(c->file, "classes", text) : WF_OK;
+    return info->classes > 0 ? wf_h5_set_text(c->file, NULL, "classes", text) : WF_OK;
 }
 
 static wf_status write_round(conversion *c, int64_t at, int64_t n)

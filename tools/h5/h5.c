@@ -263,7 +263,7 @@ static wf_status read_without_sums(const char *path, const char *why, int64_t *s
     char kind[64];
     wf_h5 *h5 = wf_h5_open(path);
     WF_NEED(h5);
-    wf_status status = wf_h5_get_text(h5, "weft", kind, sizeof kind);
+    wf_status status = wf_h5_get_text(h5, NULL, "weft", kind, sizeof kind);
     if (status == WF_OK && strncmp(kind, "checkpoint", strlen("checkpoint")) == 0)
         status = WF_RAISE(WF_ERR_FORMAT, "%s", why);
     if (status == WF_OK)
