@@ -16,11 +16,14 @@
 #include "core/context.h"
 
 /* Pieces are ordered by peer, which may be this rank: a local copy. Those of one peer are in the order in which the
- * needing rank lists the pieces of its need. A piece that many places repeat travels once. */
+ * needing rank lists the pieces of its need. An element travels to a rank once, however many places repeat it: the
+ * others of a mirror, of a ring that one rank has alone, or of a corner beyond two edges are echoes of what comes. */
 typedef struct wf_plan {
     int rank, size;
     int64_t n_send, n_recv;
-    wf_piece *send, *recv; /* parts of what is needed, whose source one rank has */
+    wf_piece *send, *recv; /* parts of what is needed, whose source one rank has; those of others do not overlap */
+    int64_t n_echo;
+    wf_echo *echo; /* of pieces of `recv` that come from others, in the order in which they are written */
     int64_t n_fill;
     wf_piece *fill; /* boxes `at` of this rank's need that hold `value` */
     double value;
@@ -41,8 +44,5 @@ typedef struct wf_beyond {
 wf_status wf_plan_make(wf_ctx *ctx, int rank, int size, const int32_t *world_rank, const wf_box *have,
                        const wf_box *need, const wf_beyond *beyond, wf_plan **plan) WF_NODISCARD;
 void wf_plan_free(wf_plan *plan);
-
-/* outer minus inner as boxes that do not overlap; returns how many, at most 2 * rank. */
-int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK]);
 
 #endif

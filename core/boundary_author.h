@@ -24,6 +24,33 @@ bool wf_piece_stays(const wf_piece *piece);
 /* The part of a piece whose source is `part`, a box inside the piece's. */
 wf_piece wf_piece_part(const wf_piece *piece, wf_box part);
 
+/* A growing list of pieces; its own memory. */
+typedef struct wf_pieces {
+    wf_ctx *ctx;
+    wf_piece *piece;
+    int64_t n, room;
+} wf_pieces;
+wf_status wf_pieces_push(wf_pieces *pieces, const wf_piece *one) WF_NODISCARD;
+/* Takes a box out of the sources of all pieces, which have no other fields than `box`. */
+wf_status wf_pieces_subtract(wf_pieces *pieces, wf_box box) WF_NODISCARD;
+
+/* A further place of elements that a piece of a list has. */
+typedef struct wf_echo {
+    int64_t of; /* the number of that piece */
+    wf_piece piece;
+} wf_echo;
+typedef struct wf_echoes {
+    wf_echo *echo;
+    int64_t n, room;
+} wf_echoes;
+/* Pieces whose sources overlap, from number `first` on, become pieces whose sources do not, the largest of them whole,
+ * and echoes of these, which are added to the list. Pure arithmetic: equal pieces become equal ones. `echoes` NULL:
+ * none are listed. */
+wf_status wf_pieces_once(wf_pieces *pieces, int64_t first, wf_echoes *echoes) WF_NODISCARD;
+
+/* outer minus inner as boxes that do not overlap; returns how many, at most 2 * rank. */
+int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK]);
+
 /* WF_ERR_ARGUMENT where an array of this rank has no such boundary, whatever its lengths. Local. */
 wf_status wf_boundary_check(const wf_boundary *boundary, int rank) WF_NODISCARD;
 /* The side's edge: its own, or that of all. */

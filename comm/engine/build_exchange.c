@@ -141,11 +141,67 @@ static wf_address buffer(const exchange *e, size_t bytes)
     return e->agreed->staged ? wf_builder_device(e->b, bytes) : wf_builder_scratch(e->b, bytes);
 }
 
+/* Elements of a source, which lie in a message or a slot as all of `held` does. */
+static wf_step_box packed_box(const exchange *e, wf_box held, wf_box box)
+{
+    wf_step_box at = {.held = held, .box = box, .order = e->shape->order};
+    wf_order_strides(wf_box_shape(held), e->shape->order, at.stride);
+    for (int d = 0; d < WF_MAX_RANK; d++)
+        at.step[d] = 1;
+    return at;
+}
+
+/* The next echo from number i on of elements of `part`, a part of piece `of` that comes, and what of it is in there.
+ * Returns its number; that of all echoes if there is none. */
+static int64_t next_echo(const exchange *e, int64_t of, const wf_piece *part, int64_t i, wf_piece *found)
+{
+    const wf_plan *plan = e->shape->plan;
+    for (; i < plan->n_echo; i++) {
+        const wf_piece *piece = &plan->echo[i].piece;
+        const wf_box box = wf_box_intersect(piece->box, part->box);
+        if (plan->echo[i].of != of || wf_box_empty(box))
+            continue;
+        *found = wf_piece_part(piece, box);
+        break;
+    }
+    return i;
+}
+
+/* From box to box; through memory of its own where the sign changes. */
+static wf_steps copy_box(const exchange *e, wf_address from, const wf_step_box *out, wf_address to,
+                         const wf_step_box *in, bool negates, bool adds)
+{
+    if (!negates)
+        return wf_add_copy_box(e->b, from, *out, e->shape->dtype, to, *in, adds);
+    const wf_address through = buffer(e, (size_t)wf_shape_count(wf_step_box_source(out)) * e->size);
+    wf_after(e->b, wf_add_pack(e->b, from, *out, e->shape->dtype, through, true));
+    return wf_add_unpack(e->b, through, *in, e->shape->dtype, to, adds);
+}
+
+/* Copies what came for a part, and is at `at`, to the part's echoes, which lie in the need; in reverse adds the echoes
+ * to the part, which is packed there. What is there has the sign of the part. */
+static wf_steps copy_echoes(const exchange *e, int64_t of, const wf_piece *part, wf_address at, wf_steps all)
+{
+    const side *need = e->in.needs ? &e->in : &e->out;
+    wf_piece echo;
+    for (int64_t i = next_echo(e, of, part, 0, &echo); i < e->shape->plan->n_echo;
+         i = next_echo(e, of, part, i + 1, &echo)) {
+        const wf_step_box packed = packed_box(e, part->box, echo.box), place = step_box(e, need, &echo);
+        wf_after(e->b, all);
+        all.last = e->shape->reversed
+                       ? copy_box(e, need->array, &place, at, &packed, echo.negate, true).last
+                       : copy_box(e, at, &packed, need->array, &place, echo.negate != part->negate, false).last;
+    }
+    return all;
+}
+
 /* Chooses the memory in which a message is packed or arrives: the array itself, if its only piece lies there as it
  * travels, else scratch. */
 static void place_message(const exchange *e, const side *s, packet *p, bool may_be_direct)
 {
-    p->direct = may_be_direct && p->last - p->first == 1 && lies_dense(e, s, &s->piece[p->first], &p->data);
+    wf_piece echo;
+    const bool echoes = s->needs && next_echo(e, p->first, &s->piece[p->first], 0, &echo) < e->shape->plan->n_echo;
+    p->direct = may_be_direct && !echoes && p->last - p->first == 1 && lies_dense(e, s, &s->piece[p->first], &p->data);
     if (!p->direct)
         p->data = buffer(e, p->bytes);
 }
@@ -153,10 +209,11 @@ static void place_message(const exchange *e, const side *s, packet *p, bool may_
 /* --- what goes ------------------------------------------------------------------------------------------------------
  */
 
-/* The sender changes signs, so that what travels is what is unpacked. */
-static wf_steps pack(const exchange *e, const wf_piece *piece, wf_address to)
+/* The sender changes signs, so that what travels is what is unpacked. `part` is one of piece `of` of the side. */
+static wf_steps pack(const exchange *e, int64_t of, const wf_piece *part, wf_address to)
 {
-    return wf_add_pack(e->b, e->out.array, step_box(e, &e->out, piece), e->shape->dtype, to, piece->negate);
+    const wf_steps all = wf_add_pack(e->b, e->out.array, step_box(e, &e->out, part), e->shape->dtype, to, part->negate);
+    return e->out.needs ? copy_echoes(e, of, part, to, all) : all;
 }
 
 static void pack_message(const exchange *e, packet *p)
@@ -164,7 +221,7 @@ static void pack_message(const exchange *e, packet *p)
     size_t at = 0;
     place_message(e, &e->out, p, true);
     for (int64_t i = p->first; i < p->last && !p->direct; i++) {
-        const wf_steps one = pack(e, &e->out.piece[i], wf_address_add(p->data, at));
+        const wf_steps one = pack(e, i, &e->out.piece[i], wf_address_add(p->data, at));
         p->ready.first = i == p->first ? one.first : p->ready.first;
         p->ready.last = one.last;
         at += piece_bytes(e, &e->out.piece[i]);
@@ -242,7 +299,7 @@ static void send_part(parting *t, const wf_piece *part)
     const wf_address slot = wf_builder_pair_slot(e->b, own, peer, t->part);
     const int64_t freed = t->part + 1 - wf_pair_slots(e->agreed, own);
     wf_after(e->b, wf_add_ring_await(e->b, peer, ring, wf_flag_taken(e->agreed->place[own]), freed));
-    wf_after(e->b, until_done(e, pack(e, part, slot)));
+    wf_after(e->b, until_done(e, pack(e, t->piece - e->out.piece, part, slot)));
     wf_add_ring_notify(e->b, ring, wf_flag_posted(place), ++t->part);
 }
 
@@ -286,14 +343,17 @@ static void receive_messages(const exchange *e)
     }
 }
 
-/* What adds waits for the owner's wait, since the caller may add to the array meanwhile. */
-static wf_steps unpack(const exchange *e, const wf_piece *piece, wf_address from, wf_steps before)
+/* What adds waits for the owner's wait, since the caller may add to the array meanwhile. `part` is one of piece `of`.
+ */
+static wf_steps unpack(const exchange *e, int64_t of, const wf_piece *part, wf_address from, wf_steps before)
 {
     if (e->shape->reversed) {
         wf_after(e->b, before);
         wf_builder_at_wait(e->b);
     }
-    return wf_add_unpack(e->b, from, step_box(e, &e->in, piece), e->shape->dtype, e->in.array, e->shape->reversed);
+    const wf_steps all =
+        wf_add_unpack(e->b, from, step_box(e, &e->in, part), e->shape->dtype, e->in.array, e->shape->reversed);
+    return e->in.needs ? copy_echoes(e, of, part, from, all) : all;
 }
 
 static void receive_part(parting *t, const wf_piece *part)
@@ -303,7 +363,7 @@ static void receive_part(parting *t, const wf_piece *part)
     const int32_t place = e->agreed->place[peer], ring = wf_ring_from(place);
     const wf_address slot = wf_builder_pair_slot(e->b, peer, own, t->part);
     wf_after(e->b, wf_add_ring_await(e->b, peer, ring, wf_flag_posted(e->agreed->place[own]), t->part + 1));
-    t->before = unpack(e, part, slot, t->before);
+    t->before = unpack(e, t->piece - e->in.piece, part, slot, t->before);
     wf_after(e->b, until_done(e, t->before));
     wf_add_ring_notify(e->b, ring, wf_flag_taken(place), ++t->part);
 }
@@ -321,22 +381,10 @@ static void unpack_all(exchange *e, wf_steps before)
         }
         for (int64_t k = p->first; k < p->last && !p->direct; k++) {
             wf_after(e->b, p->ready);
-            before = unpack(e, &e->in.piece[k], wf_address_add(p->data, at), before);
+            before = unpack(e, k, &e->in.piece[k], wf_address_add(p->data, at), before);
             at += piece_bytes(e, &e->in.piece[k]);
         }
     }
-}
-
-/* A piece of this rank goes from array to array; through memory of its own where its sign changes. */
-static wf_steps copy_own(const exchange *e, const wf_piece *piece)
-{
-    const bool adds = e->shape->reversed;
-    if (!piece->negate)
-        return wf_add_copy_box(e->b, e->out.array, step_box(e, &e->out, piece), e->shape->dtype, e->in.array,
-                               step_box(e, &e->in, piece), adds);
-    const wf_address through = buffer(e, piece_bytes(e, piece));
-    wf_after(e->b, pack(e, piece, through));
-    return wf_add_unpack(e->b, through, step_box(e, &e->in, piece), e->shape->dtype, e->in.array, adds);
 }
 
 /* Copies the pieces that this rank has itself; without its own part only those that go to other places. Those wait in
@@ -351,7 +399,8 @@ static wf_steps keep_own(const exchange *e, wf_steps before)
         wf_after(e->b, before);
         if (!e->shape->own && e->shape->reversed)
             wf_builder_at_wait(e->b);
-        before = copy_own(e, piece);
+        const wf_step_box from = step_box(e, &e->out, piece), to = step_box(e, &e->in, piece);
+        before = copy_box(e, e->out.array, &from, e->in.array, &to, piece->negate, e->shape->reversed);
     }
     return before;
 }

@@ -6,77 +6,6 @@
 
 #include <stdlib.h>
 
-int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK])
-{
-    const wf_box hole = wf_box_intersect(outer, inner);
-    int n = 0;
-    if (wf_box_empty(outer))
-        return 0;
-    if (wf_box_empty(hole)) {
-        rest[0] = outer;
-        return 1;
-    }
-    for (int d = 0; d < outer.rank; d++) {
-        /* One slab on either side of the hole per dimension; what remains is narrower by the hole's extent, so slabs
-         * never overlap. */
-        wf_box slab = outer;
-        slab.hi[d] = hole.lo[d];
-        if (!wf_box_empty(slab))
-            rest[n++] = slab;
-        slab = outer;
-        slab.lo[d] = hole.hi[d];
-        if (!wf_box_empty(slab))
-            rest[n++] = slab;
-        outer.lo[d] = hole.lo[d];
-        outer.hi[d] = hole.hi[d];
-    }
-    return n;
-}
-
-/* A growing list of pieces. */
-typedef struct list {
-    wf_ctx *ctx;
-    wf_piece *piece;
-    int64_t n, room;
-} list;
-
-static wf_status push_piece(list *l, const wf_piece *one)
-{
-    wf_piece *piece = wf_grow(l->ctx, l->piece, &l->room, l->n + 1, sizeof *piece);
-    if (!piece)
-        return wf_error_code();
-    l->piece = piece;
-    l->piece[l->n++] = *one;
-    return WF_OK;
-}
-
-static wf_status push(list *l, wf_box box)
-{
-    return push_piece(l, &(wf_piece){.box = box});
-}
-
-/* Takes a box out of all boxes of the list. */
-static wf_status subtract(list *left, wf_box box)
-{
-    const int64_t n = left->n;
-    int64_t kept = 0;
-    for (int64_t i = 0; i < n; i++) {
-        wf_box rest[2 * WF_MAX_RANK];
-        const wf_box one = left->piece[i].box;
-        if (wf_box_empty(wf_box_intersect(one, box))) {
-            left->piece[kept++].box = one;
-            continue;
-        }
-        const int more = wf_box_subtract(one, box, rest);
-        for (int r = 0; r < more; r++)
-            WF_TRY(push(left, rest[r]));
-    }
-    for (int64_t i = n; i < left->n; i++)
-        left->piece[kept++].box = left->piece[i].box;
-    left->n = kept;
-    return WF_OK;
-}
-
 /* --- who meets a box ------------------------------------------------------------------------------------------------
  */
 
@@ -119,7 +48,7 @@ static void fill_tree(tree *t, int64_t node, int64_t lo, int64_t hi)
     t->around[node] = around(t->around[node + 1], t->around[right]);
 }
 
-static wf_status make_tree(wf_ctx *ctx, tree *t, const list *l)
+static wf_status make_tree(wf_ctx *ctx, tree *t, const wf_pieces *l)
 {
     *t = (tree){.size = l->n, .piece = l->piece, .around = wf_malloc(ctx, (2 * (size_t)l->n + 1) * sizeof(wf_box))};
     if (!t->around)
@@ -150,10 +79,10 @@ static int64_t next(const tree *t, const wf_box *box, int64_t first, int64_t las
 /* --- pieces ---------------------------------------------------------------------------------------------------------
  */
 
-static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t first, int64_t last, list *left)
+static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t first, int64_t last, wf_pieces *left)
 {
     for (int64_t r = next(have, box, first, last); r < last && left->n > 0; r = next(have, box, r + 1, last))
-        WF_TRY(subtract(left, have->piece[r].box));
+        WF_TRY(wf_pieces_subtract(left, have->piece[r].box));
     return WF_OK;
 }
 
@@ -162,34 +91,35 @@ static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t fi
  * replicated data are asked of different ranks; and sender and receiver find the same pieces, each without looking at
  * other owners.
  */
-static wf_status add_pieces(const tree *have, const wf_piece *need, int owner, list *left, list *found, int peer)
+static wf_status add_pieces(const tree *have, const wf_piece *need, int owner, wf_pieces *left, wf_pieces *found,
+                            int peer)
 {
     const wf_box box = wf_box_intersect(need->box, have->piece[owner].box);
     const int rank = need->peer;
     left->n = 0;
     if (wf_box_empty(box))
         return WF_OK;
-    WF_TRY(push(left, box));
+    WF_TRY(wf_pieces_push(left, &(wf_piece){.box = box}));
     WF_TRY(subtract_owners(have, &box, rank, owner < rank ? have->size : owner, left));
     WF_TRY(subtract_owners(have, &box, 0, owner < rank ? owner : 0, left));
     for (int64_t i = 0; i < left->n; i++) {
         wf_piece part = wf_piece_part(need, left->piece[i].box);
         part.peer = peer;
-        WF_TRY(push_piece(found, &part));
+        WF_TRY(wf_pieces_push(found, &part));
     }
     return WF_OK;
 }
 
 /* Checks that every rank finds what it needs. The box around all needs is looked up first, since together the ranks
  * usually have all of it; else each piece is checked. */
-static wf_status check_needs(const int32_t *world_rank, const tree *have, const tree *need, list *left)
+static wf_status check_needs(const int32_t *world_rank, const tree *have, const tree *need, wf_pieces *left)
 {
     char text[WF_SHAPE_TEXT];
     for (int64_t i = -1; i < need->size && need->size > 0; i++) {
         const wf_box box = i < 0 ? need->around[0] : need->piece[i].box;
         left->n = 0;
         if (!wf_box_empty(box)) {
-            WF_TRY(push(left, box));
+            WF_TRY(wf_pieces_push(left, &(wf_piece){.box = box}));
             WF_TRY(subtract_owners(have, &box, 0, have->size, left));
         }
         if (i < 0 && left->n == 0)
@@ -214,7 +144,8 @@ static int64_t count(const wf_piece *piece, int64_t n, int rank, bool own)
 typedef struct making {
     wf_plan *plan;
     const int32_t *world_rank;
-    list have, need, fill, left, send, recv;
+    wf_pieces have, need, fill, left, send, recv;
+    wf_echoes echoes;
     tree of_have, of_need;
 } making;
 
@@ -223,15 +154,15 @@ static wf_status note_piece(void *own, const wf_piece *piece, bool fills)
 {
     making *m = own;
     if (!fills)
-        return push_piece(&m->need, piece);
-    return piece->peer == m->plan->rank ? push_piece(&m->fill, piece) : WF_OK;
+        return wf_pieces_push(&m->need, piece);
+    return piece->peer == m->plan->rank ? wf_pieces_push(&m->fill, piece) : WF_OK;
 }
 
 static wf_status list_boxes(making *m, const wf_box *have, const wf_box *need, const wf_beyond *beyond)
 {
     for (int r = 0; r < m->plan->size; r++) {
         const wf_piece has = wf_piece_of(r, have[r]);
-        WF_TRY(push_piece(&m->have, &has));
+        WF_TRY(wf_pieces_push(&m->have, &has));
         WF_TRY(wf_boundary_pieces(beyond ? beyond->global : (wf_shape){0}, beyond ? beyond->boundary : NULL, need[r], r,
                                   note_piece, m));
     }
@@ -259,11 +190,24 @@ static wf_status find_pieces(making *m)
         first++;
     for (last = first; last < need->size && need->piece[last].peer == rank;)
         last++;
-    for (int q = next_owner(have, need, first, last, 0); q < size; q = next_owner(have, need, first, last, q + 1))
+    for (int q = next_owner(have, need, first, last, 0); q < size; q = next_owner(have, need, first, last, q + 1)) {
+        const int64_t before = m->recv.n;
         for (int64_t i = first; i < last; i++)
             WF_TRY(add_pieces(have, &need->piece[i], q, &m->left, &m->recv, q));
-    for (int64_t i = next(need, own, 0, need->size); i < need->size; i = next(need, own, i + 1, need->size))
-        WF_TRY(add_pieces(have, &need->piece[i], rank, &m->left, &m->send, need->piece[i].peer));
+        if (q != rank)
+            WF_TRY(wf_pieces_once(&m->recv, before, &m->echoes));
+    }
+    int64_t before = 0;
+    for (int64_t i = next(need, own, 0, need->size), after; i < need->size; i = after) {
+        const int peer = need->piece[i].peer;
+        WF_TRY(add_pieces(have, &need->piece[i], rank, &m->left, &m->send, peer));
+        after = next(need, own, i + 1, need->size);
+        if (after < need->size && need->piece[after].peer == peer)
+            continue;
+        if (peer != rank)
+            WF_TRY(wf_pieces_once(&m->send, before, NULL));
+        before = m->send.n;
+    }
     for (int64_t i = 0; i < need->size && !m->plan->moves; i++)
         m->plan->moves = !wf_box_contains(have->piece[need->piece[i].peer].box, need->piece[i].box);
     return WF_OK;
@@ -285,9 +229,11 @@ static void finish_plan(making *m, const wf_beyond *beyond)
     plan->send = m->send.piece;
     plan->recv = m->recv.piece;
     plan->fill = m->fill.piece;
+    plan->echo = m->echoes.echo;
     plan->n_send = m->send.n;
     plan->n_recv = m->recv.n;
     plan->n_fill = m->fill.n;
+    plan->n_echo = m->echoes.n;
     plan->value = beyond && beyond->boundary ? beyond->boundary->value : 0;
     plan->elements_sent = count(plan->send, plan->n_send, rank, false);
     plan->elements_received = count(plan->recv, plan->n_recv, rank, false);
@@ -336,5 +282,6 @@ void wf_plan_free(wf_plan *plan)
     free(plan->send);
     free(plan->recv);
     free(plan->fill);
+    free(plan->echo);
     free(plan);
 }

@@ -215,7 +215,7 @@ static void check(void *own, int rank, const wf_operand *operand, const void *da
         t->wrong += ((const float *)data)[t->gap * k] != sum[k];
 }
 
-/* Elements that a rank sends: what others lack, one of each line that repeats it. */
+/* Elements that a rank sends: what each of the others lacks, once. */
 static int64_t formula_sent(const trade *t, int rank)
 {
     int64_t at[WF_MAX_RANK], source[WF_MAX_RANK], sent = 0;
@@ -223,10 +223,12 @@ static int64_t formula_sent(const trade *t, int rank)
         memcpy(at, t->need[q].lo, sizeof at);
         if (q == rank || wf_box_empty(t->need[q]))
             continue;
+        bool *seen = formula_none_seen(t->whole);
         do
             sent += formula_source(t->whole, &t->b, at, source) != 0 && inside(t->have[rank], source) &&
-                    formula_first(t->whole, &t->b, t->need[q], at);
+                    formula_notes(t->whole, source, seen);
         while (next(t->need[q], at));
+        free(seen);
     }
     return sent;
 }
@@ -471,6 +473,38 @@ static void inside_is_one_piece(void)
     }
 }
 
+/* Two ranks have four rows of six columns each. Of the ring of rows each lacks two; the corners beyond the columns,
+ * which no rank cuts, are made of these. Where one rank has one row, it is needed twice and comes once. */
+static void corners_are_made_here(void)
+{
+    static const struct {
+        wf_edge edge;
+        int64_t rows, elements, pieces, echoes;
+    } cases[] = {{WF_EDGE_CIRCULAR, 4, 12, 2, 4},
+                 {WF_EDGE_REFLECT, 4, 6, 1, 2},
+                 {WF_EDGE_REPLICATE, 4, 6, 1, 2},
+                 {WF_EDGE_CONSTANT, 4, 6, 1, 0},
+                 {WF_EDGE_CIRCULAR, 7, 6, 1, 5}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t rows = cases[i].rows;
+        const wf_box have[2] = {{.rank = 2, .hi = {rows, 6}}, {.rank = 2, .lo = {rows, 0}, .hi = {8, 6}}};
+        const wf_box need[2] = {{.rank = 2, .lo = {-1, -1}, .hi = {rows + 1, 7}},
+                                {.rank = 2, .lo = {rows - 1, -1}, .hi = {9, 7}}};
+        const wf_boundary b = {.edge = cases[i].edge};
+        const wf_beyond beyond = {.global = WF_SHAPE(8, 6), .boundary = &b};
+        wf_plan *plan = NULL;
+        WF_EXPECT_OK(wf_plan_make(ctx, 0, 2, NULL, have, need, &beyond, &plan));
+        WF_EXPECT(plan && plan->elements_received == cases[i].elements && plan->n_echo == cases[i].echoes,
+                  "%s: %d elements come with %d echoes", wf_edge_name(b.edge), (int)plan->elements_received,
+                  (int)plan->n_echo);
+        int64_t pieces = 0;
+        for (int64_t k = 0; k < plan->n_recv; k++)
+            pieces += plan->recv[k].peer == 1;
+        WF_EXPECT(pieces == cases[i].pieces, "%s: in %d pieces", wf_edge_name(b.edge), (int)pieces);
+        wf_plan_free(plan);
+    }
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("cpu"), .threads = 1});
@@ -479,6 +513,7 @@ int main(int argc, char **argv)
                                                {"schedules", schedules},
                                                {"errors", errors},
                                                {"inside_is_one_piece", inside_is_one_piece},
+                                               {"corners_are_made_here", corners_are_made_here},
                                                {0}});
     WF_EXPECT_OK(wf_ctx_free(ctx));
     return failed || test_failures() > 0;

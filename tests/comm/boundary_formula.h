@@ -6,6 +6,8 @@
 #include "core/boundary.h"
 #include "tests/test.h"
 
+#include <stdlib.h>
+
 static inline wf_edge formula_edge(const wf_boundary *b, int d, bool upper)
 {
     const wf_edge own = upper ? b->hi[d] : b->lo[d];
@@ -54,17 +56,20 @@ static inline int formula_source(wf_shape whole, const wf_boundary *b, const int
     return sign;
 }
 
-/* An element that a piece repeats along a line comes with the first of them. */
-static inline bool formula_first(wf_shape whole, const wf_boundary *b, wf_box need, const int64_t *at)
+/* Notes an element of the whole among those that were seen, one flag each; false if it was there. */
+static inline bool formula_notes(wf_shape whole, const int64_t *source, bool *seen)
 {
-    for (int d = 0; d < whole.rank; d++) {
-        const int64_t length = whole.dim[d], upper = need.lo[d] > length ? need.lo[d] : length;
-        if (at[d] < 0 && formula_edge(b, d, false) == WF_EDGE_REPLICATE && at[d] != need.lo[d])
-            return false;
-        if (at[d] >= length && formula_edge(b, d, true) == WF_EDGE_REPLICATE && at[d] != upper)
-            return false;
-    }
-    return true;
+    int64_t index = 0;
+    for (int d = 0; d < whole.rank; d++)
+        index = index * whole.dim[d] + source[d];
+    const bool is_new = !seen[index];
+    seen[index] = true;
+    return is_new;
+}
+
+static inline bool *formula_none_seen(wf_shape whole)
+{
+    return calloc((size_t)wf_shape_count(whole) + 1, sizeof(bool));
 }
 
 /* How far the boundary reaches, `any` where it has no end. */

@@ -74,16 +74,18 @@ static wf_shape random_shape(test_rng *rng)
     return shape;
 }
 
-/* Elements of a need that this rank lacks, one of each line that repeats it: what it receives. */
+/* Elements of a need that this rank lacks, each once, however often it is repeated: what it receives. */
 static int64_t formula_received(wf_shape whole, const wf_boundary *b, wf_box have, wf_box need)
 {
     int64_t at[WF_MAX_RANK], source[WF_MAX_RANK], n = 0;
     memcpy(at, need.lo, sizeof at);
     if (wf_box_empty(need))
         return 0;
+    bool *seen = formula_none_seen(whole);
     do
-        n += formula_source(whole, b, at, source) != 0 && !inside(have, source) && formula_first(whole, b, need, at);
+        n += formula_source(whole, b, at, source) != 0 && !inside(have, source) && formula_notes(whole, source, seen);
     while (next(need, at));
+    free(seen);
     return n;
 }
 

@@ -25,7 +25,8 @@ static wf_traffic traffic_of(const wf_mesh *mesh)
     return all;
 }
 
-/* Elements that this rank's outputs read and it lacks, one of each line that a boundary repeats. */
+/* Elements that this rank's outputs read and it lacks, each once: corners beyond the edges of rows that come are made
+ * of these. */
 static int64_t formula_received(const geometry *g, const wf_layout *x, const wf_layout *y)
 {
     const wf_boundary *b = boundary_of((geometry *)g);
@@ -39,6 +40,7 @@ static int64_t formula_received(const geometry *g, const wf_layout *x, const wf_
     }
     if (wf_box_empty(need))
         return 0;
+    bool *seen = formula_none_seen(x->global);
     memcpy(at, need.lo, sizeof at);
     for (;;) {
         bool inside = formula_source(x->global, b, at, source) != 0;
@@ -46,7 +48,7 @@ static int64_t formula_received(const geometry *g, const wf_layout *x, const wf_
             bool own = true;
             for (int d = 2; d < need.rank; d++)
                 own = own && source[d] >= x->box.lo[d] && source[d] < x->box.hi[d];
-            n += !own && formula_first(x->global, b, need, at);
+            n += !own && formula_notes(x->global, source, seen);
         }
         int d = need.rank - 1;
         while (d >= 0 && ++at[d] == need.hi[d]) {
@@ -54,8 +56,10 @@ static int64_t formula_received(const geometry *g, const wf_layout *x, const wf_
             d--;
         }
         if (d < 0)
-            return n;
+            break;
     }
+    free(seen);
+    return n;
 }
 
 /* Some output reads beyond an edge. Where none does, convolutions may compute gradients of inputs from a halo of dy. */

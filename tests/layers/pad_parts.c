@@ -66,24 +66,18 @@ static bool inside(wf_box box, const int64_t *at)
     return true;
 }
 
-/* Elements of the part of the result that this rank lacks, one of each line that repeats it. */
+/* Elements of the part of the result that this rank lacks, each once. */
 static int64_t formula_received(const question *q, wf_box have, wf_box part)
 {
-    int64_t at[WF_MAX_RANK], source[WF_MAX_RANK], seen[WF_MAX_RANK], n = 0;
-    wf_box need = part;
-    for (int d = 0; d < part.rank; d++) {
-        need.lo[d] -= q->lo[d];
-        need.hi[d] -= q->lo[d];
-    }
+    int64_t at[WF_MAX_RANK], source[WF_MAX_RANK], n = 0;
     memcpy(at, part.lo, sizeof at);
     if (wf_box_empty(part))
         return 0;
-    do {
-        for (int d = 0; d < part.rank; d++)
-            seen[d] = at[d] - q->lo[d];
-        n += source_of(q, at, source) != 0 && !inside(have, source) &&
-             (q->shifts > 0 || formula_first(q->whole, &q->b, need, seen));
-    } while (next(part, at));
+    bool *seen = formula_none_seen(q->whole);
+    do
+        n += source_of(q, at, source) != 0 && !inside(have, source) && formula_notes(q->whole, source, seen);
+    while (next(part, at));
+    free(seen);
     return n;
 }
 

@@ -1,0 +1,184 @@
+/* Lists of pieces: boxes taken out of others, and elements that several pieces have brought down to one of them. Pure
+ * geometry, of which plans of exchanges are made. */
+#include "core/boundary_author.h"
+
+#include "core/context_author.h"
+
+#include <stdlib.h>
+
+int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK])
+{
+    const wf_box hole = wf_box_intersect(outer, inner);
+    int n = 0;
+    if (wf_box_empty(outer))
+        return 0;
+    if (wf_box_empty(hole)) {
+        rest[0] = outer;
+        return 1;
+    }
+    for (int d = 0; d < outer.rank; d++) {
+        /* One slab on either side of the hole per dimension; what remains is narrower by the hole's extent, so slabs
+         * never overlap. */
+        wf_box slab = outer;
+        slab.hi[d] = hole.lo[d];
+        if (!wf_box_empty(slab))
+            rest[n++] = slab;
+        slab = outer;
+        slab.lo[d] = hole.hi[d];
+        if (!wf_box_empty(slab))
+            rest[n++] = slab;
+        outer.lo[d] = hole.lo[d];
+        outer.hi[d] = hole.hi[d];
+    }
+    return n;
+}
+
+wf_status wf_pieces_push(wf_pieces *l, const wf_piece *one)
+{
+    wf_piece *piece = wf_grow(l->ctx, l->piece, &l->room, l->n + 1, sizeof *piece);
+    if (!piece)
+        return wf_error_code();
+    l->piece = piece;
+    l->piece[l->n++] = *one;
+    return WF_OK;
+}
+
+wf_status wf_pieces_subtract(wf_pieces *left, wf_box box)
+{
+    const int64_t n = left->n;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        wf_box rest[2 * WF_MAX_RANK];
+        const wf_box one = left->piece[i].box;
+        if (wf_box_empty(wf_box_intersect(one, box))) {
+            left->piece[kept++].box = one;
+            continue;
+        }
+        const int more = wf_box_subtract(one, box, rest);
+        for (int r = 0; r < more; r++)
+            WF_TRY(wf_pieces_push(left, &(wf_piece){.box = rest[r]}));
+    }
+    for (int64_t i = n; i < left->n; i++)
+        left->piece[kept++].box = left->piece[i].box;
+    left->n = kept;
+    return WF_OK;
+}
+
+/* --- what is there once ---------------------------------------------------------------------------------------------
+ */
+
+/* A part of the list, and what of it no earlier claim has: pieces [first, last) of `kept`. */
+typedef struct claim {
+    int64_t elements, part, first, last;
+} claim;
+
+typedef struct claims {
+    claim *list; /* of each part */
+    int64_t n;
+    wf_pieces kept, left;
+    wf_echoes *echoes;
+    int64_t first_echo;
+} claims;
+
+/* The largest comes first, so that a corner is an echo of the row that it is a part of. */
+static int by_size(const void *left, const void *right)
+{
+    const claim *a = left, *b = right;
+    if (a->elements != b->elements)
+        return a->elements > b->elements ? -1 : 1;
+    return a->part < b->part ? -1 : a->part > b->part;
+}
+
+static bool any_overlap(const wf_piece *part, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t k = 0; k < i; k++)
+            if (!wf_box_empty(wf_box_intersect(part[i].box, part[k].box)))
+                return true;
+    return false;
+}
+
+static wf_status push_echo(claims *c, int64_t of, wf_piece piece)
+{
+    wf_echoes *all = c->echoes;
+    if (!all)
+        return WF_OK;
+    wf_echo *echo = wf_grow(c->kept.ctx, all->echo, &all->room, all->n + 1, sizeof *echo);
+    if (!echo)
+        return wf_error_code();
+    all->echo = echo;
+    all->echo[all->n++] = (wf_echo){of, piece};
+    return WF_OK;
+}
+
+static wf_status claim_part(claims *c, const wf_piece *part, claim *own)
+{
+    c->left.n = 0;
+    own->first = c->kept.n;
+    WF_TRY(wf_pieces_push(&c->left, &(wf_piece){.box = part->box}));
+    for (int64_t k = 0; k < own->first && c->left.n > 0; k++) {
+        const wf_box kept = c->kept.piece[k].box, box = wf_box_intersect(part->box, kept);
+        if (wf_box_empty(box))
+            continue;
+        WF_TRY(push_echo(c, k, wf_piece_part(part, box)));
+        WF_TRY(wf_pieces_subtract(&c->left, kept));
+    }
+    for (int64_t i = 0; i < c->left.n; i++) {
+        const wf_piece piece = wf_piece_part(part, c->left.piece[i].box);
+        WF_TRY(wf_pieces_push(&c->kept, &piece));
+    }
+    own->last = c->kept.n;
+    return WF_OK;
+}
+
+static int by_part(const void *left, const void *right)
+{
+    const claim *a = left, *b = right;
+    return a->part < b->part ? -1 : a->part > b->part;
+}
+
+/* What is kept takes the place of the parts, in their order; the echoes get the numbers that pieces have there. */
+static wf_status replace_parts(claims *c, wf_pieces *parts, int64_t first)
+{
+    int64_t *number = wf_malloc(c->kept.ctx, ((size_t)c->kept.n + 1) * sizeof *number);
+    wf_status status = number ? WF_OK : wf_error_code();
+    qsort(c->list, (size_t)c->n, sizeof *c->list, by_part);
+    parts->n = first;
+    for (int64_t i = 0; i < c->n && status == WF_OK; i++)
+        for (int64_t k = c->list[i].first; k < c->list[i].last && status == WF_OK; k++) {
+            number[k] = parts->n;
+            status = wf_pieces_push(parts, &c->kept.piece[k]);
+        }
+    for (int64_t i = c->first_echo; c->echoes && i < c->echoes->n && status == WF_OK; i++)
+        c->echoes->echo[i].of = number[c->echoes->echo[i].of];
+    free(number);
+    return status;
+}
+
+static wf_status claim_all(claims *c, wf_pieces *parts, int64_t first)
+{
+    const wf_piece *part = parts->piece + first;
+    for (int64_t i = 0; i < c->n; i++)
+        c->list[i] = (claim){.elements = wf_shape_count(wf_box_shape(part[i].box)), .part = i};
+    qsort(c->list, (size_t)c->n, sizeof *c->list, by_size);
+    for (int64_t i = 0; i < c->n; i++)
+        WF_TRY(claim_part(c, &part[c->list[i].part], &c->list[i]));
+    return replace_parts(c, parts, first);
+}
+
+wf_status wf_pieces_once(wf_pieces *parts, int64_t first, wf_echoes *echoes)
+{
+    claims c = {.n = parts->n - first,
+                .kept.ctx = parts->ctx,
+                .left.ctx = parts->ctx,
+                .echoes = echoes,
+                .first_echo = echoes ? echoes->n : 0};
+    if (!any_overlap(parts->piece + first, c.n))
+        return WF_OK;
+    c.list = wf_calloc(parts->ctx, (size_t)c.n, sizeof *c.list);
+    const wf_status status = c.list ? claim_all(&c, parts, first) : wf_error_code();
+    free(c.list);
+    free(c.kept.piece);
+    free(c.left.piece);
+    return status;
+}
