@@ -286,16 +286,11 @@ static void expect_sent(const wf_mesh *mesh, wf_edge edge)
     for (int depth = 1; depth <= LAYERS; depth++) {
         sent way[2];
         const int64_t messages = (int64_t)peers * ((LAYERS + depth - 1) / depth);
-        int64_t bytes = (int64_t)sides * LAYERS * COLUMNS * ELEMENT;
-        /* A circle of three columns goes round once: each row comes with its columns beyond the edges. */
+        /* Columns beyond the edges are made of the rows that come. */
+        const int64_t bytes = (int64_t)sides * LAYERS * COLUMNS * ELEMENT;
+        /* A circle of three columns goes round once. */
         if (edge == WF_EDGE_CIRCULAR && depth > COLUMNS)
             continue;
-        /* Mirrored columns do so for one layer; several make theirs again. */
-        for (int at = 0; at < LAYERS; at += depth) {
-            const int64_t rows = at + depth < LAYERS ? depth : LAYERS - at;
-            if (ring || (edge == WF_EDGE_REFLECT && rows == 1))
-                bytes += (int64_t)sides * rows * 2 * rows * ELEMENT;
-        }
         tall_chain(mesh, (wf_spatial_chain_opts){.depth = depth}, edge, way);
         for (int i = 0; i < 2; i++)
             WF_EXPECT(way[i].messages == messages && way[i].bytes == bytes,
