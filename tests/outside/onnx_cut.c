@@ -1,0 +1,109 @@
+/* Cuts the inputs of a node over a mesh. */
+#include "tests/outside/onnx.h"
+
+#include <string.h>
+
+static bool starts_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+int onnx_axes(const onnx_call *call, int axis[WF_MAX_RANK])
+{
+    int64_t given[WF_MAX_RANK] = {0};
+    const char *op = call->node->op;
+    const int rank = onnx_rank(call->in[0]);
+    int n = onnx_ints(call, "axes", WF_MAX_RANK, given);
+    if (starts_with(op, "Reduce")) {
+        n = n ? n : onnx_read(call, 1, WF_MAX_RANK, given);
+        if (n == 0 && onnx_int(call, "noop_with_empty_axes", 0) == 0)
+            for (; n < rank; n++)
+                given[n] = n;
+    } else {
+        given[0] = onnx_int(call, "axis", starts_with(op, "Arg") ? 0 : -1);
+        n = 1;
+    }
+    for (int i = 0; i < n; i++)
+        axis[i] = onnx_axis(call->in[0], given[i]);
+    return n;
+}
+
+/* Dimension of a result of this rank that an axis of the mesh cuts, or -1. */
+static int cut_dim(wf_axis axis, int dims)
+{
+    const int back[WF_AXES] = {[WF_AXIS_DEPTH] = 3, [WF_AXIS_HEIGHT] = 2, [WF_AXIS_WIDTH] = 1};
+    if (axis == WF_AXIS_DATA)
+        return dims > 0 ? 0 : -1;
+    return back[axis] && dims - back[axis] > 0 ? dims - back[axis] : -1;
+}
+
+/* x sharded along dimensions of the result that it has, and does not repeat. */
+static wf_var *cut_element(wf_var *x, const wf_mesh *mesh, wf_shape result)
+{
+    wf_layout_opts opts = {0};
+    wf_layout layout;
+    const wf_shape shape = wf_var_shape(x);
+    for (int a = 0; a < WF_AXES; a++) {
+        const int dim = wf_mesh_size(mesh, (wf_axis)a) > 1 ? cut_dim((wf_axis)a, result.rank) : -1;
+        const int own = dim - (result.rank - shape.rank);
+        if (dim >= 0 && own >= 0 && shape.dim[own] == result.dim[dim] && result.dim[dim] > 1)
+            opts.dim[a] = WF_DIM(own);
+    }
+    WF_EXPECT_OK(wf_mesh_layout(mesh, shape, opts, &layout));
+    return wf_redistribute(x, layout);
+}
+
+static wf_shape broadcast_shape(wf_shape a, wf_shape b)
+{
+    wf_shape result = a.rank >= b.rank ? a : b;
+    for (int d = 1; d <= a.rank && d <= b.rank; d++)
+        if (a.dim[a.rank - d] > b.dim[b.rank - d])
+            result.dim[result.rank - d] = a.dim[a.rank - d];
+        else
+            result.dim[result.rank - d] = b.dim[b.rank - d];
+    return result;
+}
+
+void onnx_cut_inputs(onnx_call *call, onnx_cut cut)
+{
+    const wf_mesh *mesh = call->run->mesh;
+    wf_shape result = wf_var_shape(call->in[0]);
+    if (cut == ONNX_IMAGES)
+        call->in[0] = wf_shard(call->in[0], mesh);
+    if (cut == ONNX_FIRST)
+        call->in[0] = cut_element(call->in[0], mesh, result);
+    for (int i = 1; cut == ONNX_ELEMENTS && i < call->node->n_in; i++)
+        if (call->in[i])
+            result = broadcast_shape(result, wf_var_shape(call->in[i]));
+    for (int i = 0; cut == ONNX_ELEMENTS && i < call->node->n_in; i++)
+        if (call->in[i])
+            call->in[i] = cut_element(call->in[i], mesh, result);
+    if (cut == ONNX_LINES) {
+        int axis[WF_MAX_RANK], n = onnx_axes(call, axis);
+        bool over[WF_MAX_RANK] = {0};
+        for (int i = 0; i < n; i++)
+            over[axis[i]] = true;
+        wf_layout_opts opts = {0};
+        wf_layout layout;
+        for (int d = result.rank - 1; d >= 0; d--)
+            if (!over[d])
+                opts.dim[WF_AXIS_DATA] = WF_DIM(d);
+        WF_EXPECT_OK(wf_mesh_layout(mesh, result, opts, &layout));
+        call->in[0] = wf_redistribute(call->in[0], layout);
+    }
+}
+
+bool onnx_can_cut(const onnx_case *c, onnx_cut cut, const wf_mesh *mesh)
+{
+    int dims = 0;
+    for (int i = 0; i < c->n_tensors && (i == 0 || cut == ONNX_ELEMENTS); i++)
+        dims = c->tensor[i].shape.rank > dims ? c->tensor[i].shape.rank : dims;
+    for (int a = 0; a < WF_AXES; a++) {
+        if (wf_mesh_size(mesh, (wf_axis)a) == 1)
+            continue;
+        const int dim = cut_dim((wf_axis)a, dims);
+        if (dim < 0 || (cut == ONNX_LINES && a != WF_AXIS_DATA) || (cut == ONNX_IMAGES && a != WF_AXIS_DATA && dim < 2))
+            return false;
+    }
+    return true;
+}

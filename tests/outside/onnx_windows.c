@@ -1,0 +1,296 @@
+/* Convolution, pooling and upsampling, also cut over a mesh. */
+#include "tests/outside/onnx.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a window is, from the attributes. */
+typedef struct windows {
+    int nd;
+    int64_t kernel[3], stride[3], dilation[3], lo[3], hi[3], more[3];
+} windows;
+
+static void read_each(const onnx_call *call, const char *name, int nd, int64_t otherwise, int64_t to[3])
+{
+    for (int d = 0; d < 3; d++)
+        to[d] = otherwise;
+    onnx_ints(call, name, nd, to);
+}
+
+/* Half of the padding on each side; what is odd goes to the upper side, or to the lower for SAME_LOWER. */
+static void share_padding(const onnx_call *call, windows *w, int d, int64_t total)
+{
+    total = total > 0 ? total : 0;
+    w->lo[d] = onnx_word_is(call, "auto_pad", "SAME_LOWER") ? total - total / 2 : total / 2;
+    w->hi[d] = total - w->lo[d];
+}
+
+static bool is_same(const onnx_call *call)
+{
+    return onnx_word_is(call, "auto_pad", "SAME_UPPER") || onnx_word_is(call, "auto_pad", "SAME_LOWER");
+}
+
+/* Windows over x, of this kernel where the attributes have none. */
+static windows read_windows(const onnx_call *call, wf_shape x, const int64_t *kernel)
+{
+    windows w = {.nd = x.rank - 2};
+    int64_t pads[6] = {0};
+    read_each(call, "kernel_shape", w.nd, 1, w.kernel);
+    read_each(call, "strides", w.nd, 1, w.stride);
+    read_each(call, "dilations", w.nd, 1, w.dilation);
+    read_each(call, "output_padding", w.nd, 0, w.more);
+    onnx_ints(call, "pads", 2 * w.nd, pads);
+    for (int d = 0; d < w.nd; d++) {
+        if (kernel && !onnx_find(call, "kernel_shape"))
+            w.kernel[d] = kernel[d];
+        w.lo[d] = pads[d];
+        w.hi[d] = pads[w.nd + d];
+        const int64_t length = x.dim[2 + d], extent = w.dilation[d] * (w.kernel[d] - 1) + 1;
+        const int64_t outputs = (length + w.stride[d] - 1) / w.stride[d];
+        if (is_same(call))
+            share_padding(call, &w, d, (outputs - 1) * w.stride[d] + extent - length);
+    }
+    return w;
+}
+
+static wf_conv_opts conv_opts(const onnx_call *call, const windows *w, int64_t in, int64_t out, bool bias)
+{
+    wf_conv_opts o = {.in = in, .out = out, .groups = onnx_int(call, "group", 1), .no_bias = !bias};
+    memcpy(o.kernel_nd, w->kernel, sizeof o.kernel_nd);
+    memcpy(o.stride_nd, w->stride, sizeof o.stride_nd);
+    memcpy(o.dilation_nd, w->dilation, sizeof o.dilation_nd);
+    memcpy(o.output_pad_nd, w->more, sizeof o.output_pad_nd);
+    memcpy(o.pad_lo_nd, w->lo, sizeof o.pad_lo_nd);
+    memcpy(o.pad_hi_nd, w->hi, sizeof o.pad_hi_nd);
+    return o;
+}
+
+static wf_layer *conv_layer(onnx_call *call, bool transposed, int nd, wf_conv_opts opts)
+{
+    static wf_layer *(*const serial[2][3])(wf_ctx *, wf_conv_opts) = {
+        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
+    static wf_layer *(*const spatial[2][3])(const wf_mesh *, wf_conv_opts) = {
+        {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
+        {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
+    const onnx_run *run = call->run;
+    return onnx_layer(call, run->mesh ? spatial[transposed][nd - 1](run->mesh, opts)
+                                      : serial[transposed][nd - 1](run->ctx, opts));
+}
+
+static wf_shape global_shape(const wf_var *x)
+{
+    const wf_layout layout = wf_tensor_layout(wf_value(x));
+    return layout.known ? layout.global : wf_var_shape(x);
+}
+
+static wf_var *convolve(onnx_call *call, wf_var *x, wf_var *kernel, wf_var *bias)
+{
+    const wf_shape k = wf_var_shape(kernel);
+    const windows w = read_windows(call, global_shape(x), &k.dim[2]);
+    const int64_t in = k.dim[1] * onnx_int(call, "group", 1);
+    wf_layer *layer = conv_layer(call, false, w.nd, conv_opts(call, &w, in, k.dim[0], bias));
+    onnx_set_param(layer, "W", kernel);
+    if (bias)
+        onnx_set_param(layer, "b", bias);
+    return wf_apply(layer, x);
+}
+
+static wf_var *say_conv(onnx_call *call)
+{
+    return convolve(call, call->in[0], call->in[1], call->in[2]);
+}
+
+/* Zero points are subtracted first. */
+static wf_var *say_conv_integer(onnx_call *call)
+{
+    wf_var *x = onnx_float(call->in[0]), *kernel = onnx_float(call->in[1]);
+    x = wf_sub(x, onnx_scalar(call, x, onnx_number(call, 2, 0)));
+    kernel = wf_sub(kernel, onnx_scalar(call, kernel, onnx_number(call, 3, 0)));
+    return wf_cast(onnx_round(call, convolve(call, x, kernel, NULL)), WF_I32);
+}
+
+/* Pads follow from the shape of the output, where that is given; where the output is longer, outputs are added. */
+static void pad_for_output(const onnx_call *call, windows *w, wf_shape x)
+{
+    int64_t wanted[3] = {0};
+    const bool given = onnx_ints(call, "output_shape", w->nd, wanted) > 0;
+    for (int d = 0; d < w->nd && (given || is_same(call)); d++) {
+        const int64_t length = given ? wanted[d] : x.dim[2 + d] * w->stride[d],
+                      extent = w->dilation[d] * (w->kernel[d] - 1) + 1;
+        const int64_t total = w->stride[d] * (x.dim[2 + d] - 1) + w->more[d] + extent - length;
+        w->lo[d] = w->hi[d] = 0;
+        if (total < 0)
+            w->more[d] -= total;
+        else {
+            w->lo[d] = onnx_word_is(call, "auto_pad", "SAME_UPPER") ? total / 2 : total - total / 2;
+            w->hi[d] = total - w->lo[d];
+        }
+    }
+}
+
+static wf_var *say_conv_transpose(onnx_call *call)
+{
+    const wf_shape k = wf_var_shape(call->in[1]), x = global_shape(call->in[0]);
+    windows w = read_windows(call, x, &k.dim[2]);
+    pad_for_output(call, &w, x);
+    const int64_t out = k.dim[1] * onnx_int(call, "group", 1);
+    wf_layer *layer = conv_layer(call, true, w.nd, conv_opts(call, &w, k.dim[0], out, call->in[2]));
+    onnx_set_param(layer, "W", call->in[1]);
+    if (call->in[2])
+        onnx_set_param(layer, "b", call->in[2]);
+    return wf_apply(layer, call->in[0]);
+}
+
+/* --- pooling
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static wf_pool_opts pool_opts(const onnx_call *call, const windows *w)
+{
+    wf_pool_opts o = {.ceil_mode = onnx_int(call, "ceil_mode", 0) != 0,
+                      .count_include_pad = onnx_int(call, "count_include_pad", 0) != 0};
+    memcpy(o.kernel_nd, w->kernel, sizeof o.kernel_nd);
+    memcpy(o.stride_nd, w->stride, sizeof o.stride_nd);
+    memcpy(o.dilation_nd, w->dilation, sizeof o.dilation_nd);
+    memcpy(o.pad_lo_nd, w->lo, sizeof o.pad_lo_nd);
+    memcpy(o.pad_hi_nd, w->hi, sizeof o.pad_hi_nd);
+    return o;
+}
+
+static wf_layer *pool_layer(onnx_call *call, bool average, int nd, wf_pool_opts opts)
+{
+    static wf_layer *(*const serial[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
+                                                                      {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
+    static wf_layer *(*const spatial[2][3])(const wf_mesh *, wf_pool_opts) = {
+        {wf_spatial_max_pool1d, wf_spatial_max_pool2d, wf_spatial_max_pool3d},
+        {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
+    const onnx_run *run = call->run;
+    return onnx_layer(call,
+                      run->mesh ? spatial[average][nd - 1](run->mesh, opts) : serial[average][nd - 1](run->ctx, opts));
+}
+
+/* Pads of more than half a window, which no layer takes, are put around x first: of minus infinity, or zeros that an
+ * average counts; where it should not count them, it is divided by the share of the elements that are there. */
+static wf_var *pool_padded(onnx_call *call, wf_var *x, bool average, const windows *w)
+{
+    const bool counts = onnx_int(call, "count_include_pad", 0) != 0;
+    windows bare = *w;
+    int64_t lo[WF_MAX_RANK] = {0}, hi[WF_MAX_RANK] = {0};
+    for (int d = 0; d < w->nd; d++) {
+        lo[2 + d] = w->lo[d];
+        hi[2 + d] = w->hi[d];
+        bare.lo[d] = bare.hi[d] = 0;
+    }
+    wf_layer *layer = pool_layer(call, average, w->nd, pool_opts(call, &bare));
+    wf_var *y = wf_apply(layer, wf_pad(x, lo, hi, (wf_boundary){.value = average ? 0 : -INFINITY}));
+    if (!average || counts)
+        return y;
+    wf_var *none = wf_scale(x, 0), *ones = wf_add(none, onnx_scalar(call, none, 1));
+    return wf_div(y, wf_apply(layer, wf_pad(ones, lo, hi, (wf_boundary){0})));
+}
+
+static wf_var *pool_by(onnx_call *call, bool average)
+{
+    const windows w = read_windows(call, global_shape(call->in[0]), NULL);
+    wf_var *x = onnx_float(call->in[0]);
+    for (int d = 0; d < w.nd; d++)
+        if (2 * (w.lo[d] > w.hi[d] ? w.lo[d] : w.hi[d]) > w.dilation[d] * (w.kernel[d] - 1) + 1)
+            return pool_padded(call, x, average, &w);
+    wf_layer *layer = pool_layer(call, average, w.nd, pool_opts(call, &w));
+    return onnx_like(call, wf_apply(layer, x), call->in[0]);
+}
+
+static wf_var *say_max_pool(onnx_call *call)
+{
+    return pool_by(call, false);
+}
+
+static wf_var *say_average_pool(onnx_call *call)
+{
+    return pool_by(call, true);
+}
+
+static wf_var *say_global_max_pool(onnx_call *call)
+{
+    const onnx_run *run = call->run;
+    wf_layer *layer = run->mesh ? wf_spatial_global_max_pool(run->mesh) : wf_global_max_pool(run->ctx);
+    return wf_apply(onnx_layer(call, layer), call->in[0]);
+}
+
+static wf_var *say_global_average_pool(onnx_call *call)
+{
+    const onnx_run *run = call->run;
+    wf_layer *layer = run->mesh ? wf_spatial_global_avg_pool(run->mesh) : wf_global_avg_pool(run->ctx);
+    return wf_apply(onnx_layer(call, layer), call->in[0]);
+}
+
+/* --- upsampling
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+/* By whole factors; the nearest element at the floor of the quotient, or, the same for whole factors, of centres. */
+static wf_var *upsample(onnx_call *call, const double *scale, wf_upsample_opts opts)
+{
+    static wf_layer *(*const serial[3])(wf_ctx *, wf_upsample_opts) = {wf_upsample1d, wf_upsample2d, wf_upsample3d};
+    static wf_layer *(*const spatial[3])(const wf_mesh *, wf_upsample_opts) = {
+        wf_spatial_upsample1d, wf_spatial_upsample2d, wf_spatial_upsample3d};
+    const int nd = onnx_rank(call->in[0]) - 2;
+    if (nd < 1 || nd > 3 || scale[0] != 1 || scale[1] != 1)
+        return NULL;
+    for (int d = 0; d < nd; d++) {
+        if (scale[2 + d] < 1 || scale[2 + d] != floor(scale[2 + d]))
+            return NULL;
+        opts.scale_nd[d] = (int64_t)scale[2 + d];
+    }
+    const onnx_run *run = call->run;
+    wf_layer *layer = run->mesh ? spatial[nd - 1](run->mesh, opts) : serial[nd - 1](run->ctx, opts);
+    return wf_apply(onnx_layer(call, layer), call->in[0]);
+}
+
+/* Reads the factors of an input; false where there are none. */
+static bool read_scales(const onnx_call *call, int port, double scale[WF_MAX_RANK])
+{
+    if (port >= call->node->n_in || !call->in[port] ||
+        wf_tensor_count(wf_value(call->in[port])) != onnx_rank(call->in[0]))
+        return false;
+    double *number = onnx_numbers(call->in[port]);
+    memcpy(scale, number, (size_t)onnx_rank(call->in[0]) * sizeof *scale);
+    free(number);
+    return true;
+}
+
+static wf_var *say_upsample(onnx_call *call)
+{
+    double scale[WF_MAX_RANK];
+    if (!read_scales(call, 1, scale))
+        return NULL;
+    return upsample(call, scale, (wf_upsample_opts){.mode = WF_UPSAMPLE_NEAREST});
+}
+
+static wf_var *say_resize(onnx_call *call)
+{
+    double scale[WF_MAX_RANK];
+    const char *coordinates = "coordinate_transformation_mode";
+    const bool half = !onnx_find(call, coordinates) || onnx_word_is(call, coordinates, "half_pixel");
+    const bool corners = onnx_word_is(call, coordinates, "align_corners"),
+               linear = onnx_word_is(call, "mode", "linear");
+    const bool nearest = !onnx_find(call, "mode") || onnx_word_is(call, "mode", "nearest");
+    if (!read_scales(call, 2, scale) ||
+        !(linear ? half || corners : nearest && half && !onnx_find(call, "nearest_mode")))
+        return NULL;
+    return upsample(
+        call, scale,
+        (wf_upsample_opts){.mode = linear ? WF_UPSAMPLE_LINEAR : WF_UPSAMPLE_NEAREST, .align_corners = corners});
+}
+
+const onnx_operator onnx_windows[] = {{"Conv", say_conv, ONNX_IMAGES},
+                                      {"ConvInteger", say_conv_integer, ONNX_WHOLE},
+                                      {"ConvTranspose", say_conv_transpose, ONNX_IMAGES},
+                                      {"MaxPool", say_max_pool, ONNX_IMAGES},
+                                      {"AveragePool", say_average_pool, ONNX_IMAGES},
+                                      {"GlobalMaxPool", say_global_max_pool, ONNX_IMAGES},
+                                      {"GlobalAveragePool", say_global_average_pool, ONNX_IMAGES},
+                                      {"Upsample", say_upsample, ONNX_IMAGES},
+                                      {"Resize", say_resize, ONNX_IMAGES},
+                                      {0}};
