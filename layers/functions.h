@@ -47,10 +47,11 @@ wf_var *wf_log_softmax(wf_var *x);
 
 /* a + b, a - b, a b, a / b, types as above; the output has a's order, or that of the one with more dimensions. Shapes
  * follow NumPy's rule: aligned at their last dimensions, a dimension that is missing or of length 1 is repeated.
- * Layouts must be equal; but where the result is sharded over an axis along a dimension that one of them repeats, that
- * one is replicated over it. Its gradient is summed over the repeated elements of all ranks: backward is then
- * collective over that axis. Losses may be added and subtracted: parts of global values with each other; local means
- * over equally many samples; a local mean and a plain number. Any other combination is WF_ERR_STATE. */
+ * Layouts must be equal; but where the result is sharded over an axis along a dimension that one of them repeats, or
+ * has with length 1 as the result does, that one is replicated over it. Its gradient is summed over the repeated
+ * elements of all ranks: backward is then collective over that axis. Losses may be added and subtracted: parts of
+ * global values with each other; local means over equally many samples; a local mean and a plain number. Any other
+ * combination is WF_ERR_STATE. */
 wf_var *wf_add(wf_var *a, wf_var *b);
 wf_var *wf_sub(wf_var *a, wf_var *b);
 wf_var *wf_mul(wf_var *a, wf_var *b);

@@ -4,7 +4,8 @@
  *
  * Layouts follow: where the result is cut along a dimension, a variable that repeats there is replicated over that
  * axis. Its gradient is then the sum of what the ranks of the axis have, made by one all-reduce in backward, so it is
- * that of the serial program, equal on all of them.
+ * that of the serial program, equal on all of them. A dimension of length 1 may be cut too, as that of the samples of a
+ * batch of one: the rank that has it then repeats the other variable once, and the others not at all.
  */
 #include "comm/comm_author.h"
 #include "comm/mesh.h"
@@ -48,10 +49,11 @@ static bool merge_axis(const wf_tensor *const of[2], int axis, wf_broadcast *out
             continue;
         const int shift = rank - own->global.rank, d = own->dim[axis] + shift, e = d - (rank - other->global.rank);
         const int64_t length = out->layout.global.dim[d];
-        const bool repeated = repeats(other->global, rank, d, length);
+        const bool whole = other->placement[axis] != WF_SHARDED;
+        const bool repeated = repeats(other->global, rank, d, length) || (whole && length == 1);
         if (repeats(own->global, rank, d, length))
             return false;
-        if (other->placement[axis] == WF_SHARDED ? repeated || other->dim[axis] != e : !repeated)
+        if (whole ? !repeated : repeated || other->dim[axis] != e)
             return false;
         if (!repeated && (own->box.lo[d - shift] != other->box.lo[e] || own->box.hi[d - shift] != other->box.hi[e]))
             return false;
@@ -119,11 +121,22 @@ wf_strided wf_broadcast_view(const wf_tensor *x, wf_shape shape)
     return view;
 }
 
+/* True if an axis cuts x along a dimension of length 1 that every rank of the axis has of y. */
+static bool is_cut_alone(const wf_tensor *x, const wf_tensor *y)
+{
+    const wf_layout *p = &x->layout, *q = &y->layout;
+    for (int axis = 0; p->known && q->known && axis < WF_AXES; axis++)
+        if (p->placement[axis] == WF_SHARDED && q->placement[axis] == WF_REPLICATED && p->global.dim[p->dim[axis]] == 1)
+            return true;
+    return false;
+}
+
 bool wf_broadcasts(const wf_var *a, const wf_var *b)
 {
     return a->value && b->value &&
            (!wf_shape_equal(a->value->shape, b->value->shape) ||
-            !wf_shape_equal(global_shape(a->value), global_shape(b->value)));
+            !wf_shape_equal(global_shape(a->value), global_shape(b->value)) || is_cut_alone(a->value, b->value) ||
+            is_cut_alone(b->value, a->value));
 }
 
 typedef struct broadcast_state {

@@ -1,4 +1,5 @@
-/* Known values of small layers: layerscale, stochastic depth, positions; and truncated normal initial values. */
+/* Known values of small layers: layerscale, stochastic depth, positions; of padding on one side; and truncated normal
+ * initial values. */
 #include "layers/layers.h"
 #include "tests/optim/optim_model.h"
 #include "tests/test.h"
@@ -135,6 +136,42 @@ static void truncated(void)
     wf_layer_free(layer);
 }
 
+/* y = layer(1, 2, 3), with these weights. */
+static void expect_row(wf_layer *layer, const double *w, int64_t n, const double *should)
+{
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(1, 1, 3), (double[]){1, 2, 3});
+    if (w)
+        values_set(wf_param_value(wf_layer_param(layer, "W")), w);
+    wf_var *y = wf_apply(layer, wf_input(tape, x));
+    WF_EXPECT(y && wf_shape_equal(wf_var_shape(y), WF_SHAPE(1, 1, n)), "no row of %d: %s", (int)n, wf_error_message());
+    double *seen = y ? fetch(wf_value(y)) : NULL;
+    for (int i = 0; seen && i < n; i++)
+        WF_EXPECT(seen[i] == should[i], "%g stands at %d, should be %g", seen[i], i, should[i]);
+    free(seen);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_layer_free(layer);
+    wf_tensor_free(x);
+}
+
+/* Padding of the lower side alone, and of the upper one. */
+static void sides_of_padding(void)
+{
+    const double w[] = {1, 10};
+    const wf_conv_opts conv = {.in = 1, .out = 1, .kernel = 2, .no_bias = true};
+    wf_conv_opts lower = conv, upper = conv, cropped = conv;
+    lower.pad_lo_nd[0] = upper.pad_hi_nd[0] = 2;
+    cropped.pad_lo_nd[0] = 1;
+    expect_row(wf_conv1d(ctx, lower), w, 4, (double[]){0, 10, 21, 32});
+    expect_row(wf_conv1d(ctx, upper), w, 4, (double[]){21, 32, 3, 0});
+    expect_row(wf_conv_transpose1d(ctx, cropped), w, 3, (double[]){12, 23, 30});
+    const wf_pool_opts before = {.kernel = 2, .stride = 1, .pad_lo_nd = {1}},
+                       after = {.kernel = 2, .stride = 1, .pad_hi_nd = {1}};
+    expect_row(wf_max_pool1d(ctx, before), NULL, 3, (double[]){1, 2, 3});
+    expect_row(wf_max_pool1d(ctx, after), NULL, 3, (double[]){2, 3, 3});
+    expect_row(wf_avg_pool1d(ctx, before), NULL, 3, (double[]){1, 1.5, 2.5});
+    expect_row(wf_avg_pool1d(ctx, after), NULL, 3, (double[]){1.5, 2.5, 3});
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = 1});
@@ -144,6 +181,7 @@ int main(int argc, char **argv)
                                                {"factors_of_channels", factors_of_channels},
                                                {"sines", sines},
                                                {"truncated", truncated},
+                                               {"sides_of_padding", sides_of_padding},
                                                {0}});
     wf_tape_free(tape);
     WF_EXPECT_OK(wf_ctx_free(ctx));
