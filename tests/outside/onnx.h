@@ -12,7 +12,7 @@
 #include "layers/layers.h"
 #include "tests/test.h"
 
-enum { ONNX_TENSORS = 64, ONNX_NODES = 64, ONNX_PORTS = 16, ONNX_ATTRIBUTES = 16, ONNX_RANK = 8 };
+enum { ONNX_TENSORS = 64, ONNX_NODES = 64, ONNX_PORTS = 16, ONNX_ATTRIBUTES = 16, ONNX_HELD = 256 };
 
 /* A tensor of the file. Dimensions from 2 on are one here where there are more than WF_MAX_RANK, which all cases that
  * have so many treat alike. Exactly one of `real` and `whole` has the elements; none for a type that Weft lacks. */
@@ -60,7 +60,7 @@ typedef struct onnx_run {
     int version;
     int n_layers, n_held;
     wf_layer *layer[ONNX_NODES];
-    wf_tensor *held[4 * ONNX_NODES];
+    wf_tensor *held[ONNX_HELD];
 } onnx_run;
 
 typedef struct onnx_call {
@@ -80,6 +80,7 @@ typedef enum onnx_cut {
     ONNX_IMAGES,    /* the first as images are (wf_shard); the function makes the layer of the mesh */
     ONNX_ELEMENTS,  /* all, along the dimensions of the broadcast result */
     ONNX_FIRST,     /* the first, along its dimensions */
+    ONNX_ROWS,      /* rows of the first factor of a product; a third input as the result is */
     ONNX_LINES,     /* the first, along a dimension that is not among the node's axes */
 } onnx_cut;
 
@@ -119,6 +120,7 @@ void onnx_set_param(wf_layer *layer, const char *name, const wf_var *value);
 
 wf_dtype onnx_dtype(const wf_var *x);
 int onnx_rank(const wf_var *x);
+wf_shape onnx_whole_shape(const wf_var *x); /* of all parts where x is cut */
 /* A dimension, counted from the last where it is negative. */
 int onnx_axis(const wf_var *x, int64_t axis);
 /* x in a float type: itself, or f32 for u8 and f64 for longer integers. */
@@ -140,6 +142,6 @@ wf_var *onnx_larger(wf_var *a, wf_var *b, double sign); /* the larger, or for -1
 wf_var *onnx_pick(wf_var *x, int dim, int64_t count, const int64_t *index);
 
 extern const onnx_operator onnx_shapes[], onnx_gathers[], onnx_arithmetic[], onnx_activations[], onnx_reductions[],
-    onnx_windows[], onnx_norms[], onnx_losses[], onnx_products[];
+    onnx_windows[], onnx_norms[], onnx_losses[], onnx_products[], onnx_recurrent[];
 
 #endif

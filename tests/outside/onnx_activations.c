@@ -161,6 +161,6 @@ const onnx_operator onnx_activations[] = {{"Relu", say_relu, ONNX_ELEMENTS},
                                           {"PRelu", say_prelu, ONNX_WHOLE},
                                           {"Softmax", say_softmax, ONNX_LINES},
                                           {"LogSoftmax", say_log_softmax, ONNX_LINES},
-                                          {"Hardmax", say_hardmax, ONNX_WHOLE},
+                                          {"Hardmax", say_hardmax, ONNX_LINES},
                                           {"Dropout", say_dropout, ONNX_FIRST},
                                           {0}};

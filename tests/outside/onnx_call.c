@@ -84,9 +84,8 @@ double onnx_number(const onnx_call *call, int port, double otherwise)
 const wf_tensor *onnx_hold(onnx_call *call, wf_tensor *tensor)
 {
     onnx_run *run = call->run;
-    const int most = (int)(sizeof run->held / sizeof run->held[0]);
-    WF_EXPECT(run->n_held < most, "%s: more than %d constants", call->of->name, most);
-    if (run->n_held < most)
+    WF_EXPECT(run->n_held < ONNX_HELD, "%s: more than %d constants", call->of->name, ONNX_HELD);
+    if (run->n_held < ONNX_HELD)
         run->held[run->n_held++] = tensor;
     return tensor;
 }
@@ -108,6 +107,9 @@ wf_var *onnx_input(onnx_run *run, const onnx_tensor *t)
     wf_tensor *given = wf_tensor_from_host(run->ctx, wide, t->shape, t->real ? (void *)t->real : (void *)t->whole);
     wf_tensor *tensor = wf_tensor_copy(given, type, wf_order_default(t->shape.rank));
     wf_tensor_free(given);
+    WF_EXPECT(run->n_held < ONNX_HELD, "more than %d constants", ONNX_HELD);
+    if (run->n_held == ONNX_HELD)
+        return NULL;
     run->held[run->n_held++] = tensor;
     return wf_input(run->tape, tensor);
 }
@@ -118,6 +120,8 @@ wf_var *onnx_constant(onnx_call *call, wf_dtype dtype, wf_shape shape, const dou
     WF_EXPECT_OK(wf_tensor_import(wide, value, wf_tensor_bytes(wide)));
     wf_tensor *tensor = wf_tensor_copy(wide, dtype, wf_order_default(shape.rank));
     wf_tensor_free(wide);
+    if (call->run->mesh)
+        WF_EXPECT_OK(wf_tensor_set_layout(tensor, wf_mesh_layout_same(call->run->mesh, shape)));
     return wf_input(call->run->tape, onnx_hold(call, tensor));
 }
 
@@ -156,6 +160,12 @@ wf_dtype onnx_dtype(const wf_var *x)
 int onnx_rank(const wf_var *x)
 {
     return wf_var_shape(x).rank;
+}
+
+wf_shape onnx_whole_shape(const wf_var *x)
+{
+    const wf_layout layout = wf_tensor_layout(wf_value(x));
+    return layout.known ? layout.global : wf_var_shape(x);
 }
 
 int onnx_axis(const wf_var *x, int64_t axis)

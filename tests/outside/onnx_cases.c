@@ -11,9 +11,9 @@
 /* The bounds of ONNX's own runner. */
 static const double relative = 1e-3, absolute = 1e-7;
 
-static const onnx_operator *const families[] = {onnx_shapes,      onnx_gathers,    onnx_arithmetic,
-                                                onnx_activations, onnx_reductions, onnx_windows,
-                                                onnx_norms,       onnx_losses,     onnx_products};
+static const onnx_operator *const families[] = {onnx_shapes,     onnx_gathers,  onnx_arithmetic, onnx_activations,
+                                                onnx_reductions, onnx_windows,  onnx_norms,      onnx_losses,
+                                                onnx_products,   onnx_recurrent};
 
 typedef struct exclusion {
     char kind[16], pattern[64];

@@ -64,6 +64,42 @@ static wf_shape broadcast_shape(wf_shape a, wf_shape b)
     return result;
 }
 
+/* x sharded over data along one dimension; -1: replicated. */
+static wf_var *cut_along(wf_var *x, const wf_mesh *mesh, int dim)
+{
+    wf_layout_opts opts = {0};
+    wf_layout layout;
+    if (dim >= 0)
+        opts.dim[WF_AXIS_DATA] = WF_DIM(dim);
+    WF_EXPECT_OK(wf_mesh_layout(mesh, wf_var_shape(x), opts, &layout));
+    return wf_redistribute(x, layout);
+}
+
+static void cut_rows(onnx_call *call, const wf_mesh *mesh)
+{
+    const int rank = onnx_rank(call->in[0]), rows = onnx_int(call, "transA", 0) ? rank - 1 : rank - 2;
+    const int64_t length = wf_var_shape(call->in[0]).dim[rows];
+    call->in[0] = cut_along(call->in[0], mesh, rows);
+    call->in[1] = cut_along(call->in[1], mesh, -1);
+    if (call->in[2]) {
+        const wf_shape sum = wf_var_shape(call->in[2]);
+        call->in[2] = cut_along(call->in[2], mesh, sum.rank == 2 && sum.dim[0] == length && length > 1 ? 0 : -1);
+    }
+}
+
+/* The first dimension that the node does not go over. */
+static int first_line(const onnx_call *call)
+{
+    int axis[WF_MAX_RANK], n = onnx_axes(call, axis);
+    bool over[WF_MAX_RANK + 1] = {0};
+    for (int i = 0; i < n; i++)
+        over[axis[i]] = true;
+    int dim = 0;
+    while (over[dim])
+        dim++;
+    return dim < onnx_rank(call->in[0]) ? dim : -1;
+}
+
 void onnx_cut_inputs(onnx_call *call, onnx_cut cut)
 {
     const wf_mesh *mesh = call->run->mesh;
@@ -72,25 +108,16 @@ void onnx_cut_inputs(onnx_call *call, onnx_cut cut)
         call->in[0] = wf_shard(call->in[0], mesh);
     if (cut == ONNX_FIRST)
         call->in[0] = cut_element(call->in[0], mesh, result);
+    if (cut == ONNX_ROWS)
+        cut_rows(call, mesh);
+    if (cut == ONNX_LINES)
+        call->in[0] = cut_along(call->in[0], mesh, first_line(call));
     for (int i = 1; cut == ONNX_ELEMENTS && i < call->node->n_in; i++)
         if (call->in[i])
             result = broadcast_shape(result, wf_var_shape(call->in[i]));
     for (int i = 0; cut == ONNX_ELEMENTS && i < call->node->n_in; i++)
         if (call->in[i])
             call->in[i] = cut_element(call->in[i], mesh, result);
-    if (cut == ONNX_LINES) {
-        int axis[WF_MAX_RANK], n = onnx_axes(call, axis);
-        bool over[WF_MAX_RANK] = {0};
-        for (int i = 0; i < n; i++)
-            over[axis[i]] = true;
-        wf_layout_opts opts = {0};
-        wf_layout layout;
-        for (int d = result.rank - 1; d >= 0; d--)
-            if (!over[d])
-                opts.dim[WF_AXIS_DATA] = WF_DIM(d);
-        WF_EXPECT_OK(wf_mesh_layout(mesh, result, opts, &layout));
-        call->in[0] = wf_redistribute(call->in[0], layout);
-    }
 }
 
 bool onnx_can_cut(const onnx_case *c, onnx_cut cut, const wf_mesh *mesh)
@@ -102,7 +129,8 @@ bool onnx_can_cut(const onnx_case *c, onnx_cut cut, const wf_mesh *mesh)
         if (wf_mesh_size(mesh, (wf_axis)a) == 1)
             continue;
         const int dim = cut_dim((wf_axis)a, dims);
-        if (dim < 0 || (cut == ONNX_LINES && a != WF_AXIS_DATA) || (cut == ONNX_IMAGES && a != WF_AXIS_DATA && dim < 2))
+        if (dim < 0 || ((cut == ONNX_LINES || cut == ONNX_ROWS) && a != WF_AXIS_DATA) ||
+            (cut == ONNX_IMAGES && a != WF_AXIS_DATA && dim < 2))
             return false;
     }
     return true;

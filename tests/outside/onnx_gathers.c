@@ -116,17 +116,41 @@ static wf_var *choose_updates(wf_var *x, wf_var *updates, const int64_t *place, 
     return pick_flat(wf_concat(2, (wf_var *[]){old, new}, 0), shape, index);
 }
 
+/* x with updates added: a product with a matrix that has a 1 where an update goes. */
+static wf_var *add_updates(onnx_call *call, const int64_t *place, int n)
+{
+    const wf_shape shape = wf_var_shape(call->in[0]);
+    const int64_t count = wf_shape_count(shape);
+    if (count * n > 64 * INDICES)
+        return NULL;
+    double *goes = calloc((size_t)(count * n) + 1, sizeof *goes);
+    for (int i = 0; i < n; i++)
+        goes[place[i] * n + i] = 1;
+    wf_var *matrix = onnx_constant(call, onnx_dtype(call->in[0]), WF_SHAPE(count, n), goes);
+    free(goes);
+    wf_var *sums = wf_matmul(matrix, wf_reshape(call->in[2], WF_SHAPE(n, 1)), (wf_matmul_opts){0});
+    return wf_add(call->in[0], wf_reshape(sums, shape));
+}
+
+/* Chosen or added, as the node says; others are not said. */
+static wf_var *update(onnx_call *call, const int64_t *place, int n)
+{
+    if (onnx_word_is(call, "reduction", "add"))
+        return add_updates(call, place, n);
+    if (onnx_find(call, "reduction") && !onnx_word_is(call, "reduction", "none"))
+        return NULL;
+    return choose_updates(call->in[0], call->in[2], place, n);
+}
+
 static wf_var *say_scatter_elements(onnx_call *call)
 {
     static int64_t index[INDICES];
     const int axis = onnx_axis(call->in[0], onnx_int(call, "axis", 0));
     const wf_shape x = wf_var_shape(call->in[0]), by = wf_var_shape(call->in[1]);
     const int n = read_indices(call, 1, x.dim[axis], index);
-    if (onnx_find(call, "reduction") && !onnx_word_is(call, "reduction", "none"))
-        return NULL;
     for (int i = 0; i < n; i++)
         index[i] = place_along(by, x, i, axis, index[i]);
-    return choose_updates(call->in[0], call->in[2], index, n);
+    return update(call, index, n);
 }
 
 static wf_var *say_scatter_nd(onnx_call *call)
@@ -135,12 +159,12 @@ static wf_var *say_scatter_nd(onnx_call *call)
     wf_shape rest = {0};
     const int n = rows_of_tuples(call, 1, 0, row, &rest);
     const int64_t inner = wf_shape_count(rest);
-    if ((onnx_find(call, "reduction") && !onnx_word_is(call, "reduction", "none")) || n * inner > INDICES)
+    if (n * inner > INDICES)
         return NULL;
     for (int i = 0; i < n; i++)
         for (int64_t j = 0; j < inner; j++)
             place[i * inner + j] = row[i] * inner + j;
-    return choose_updates(call->in[0], call->in[2], place, (int)(n * inner));
+    return update(call, place, (int)(n * inner));
 }
 
 static wf_var *say_compress(onnx_call *call)

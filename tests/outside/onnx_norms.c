@@ -27,8 +27,7 @@ static wf_var *biased_variance(onnx_call *call, wf_layer *layer, wf_var *old, do
 static wf_var *say_batch_normalization(onnx_call *call)
 {
     const onnx_run *run = call->run;
-    const wf_layout layout = wf_tensor_layout(wf_value(call->in[0]));
-    const wf_shape x = layout.known ? layout.global : wf_var_shape(call->in[0]);
+    const wf_shape x = onnx_whole_shape(call->in[0]);
     const double decay = onnx_real(call, "momentum", 0.9);
     const bool training = onnx_int(call, "training_mode", 0) != 0;
     const wf_batchnorm_opts opts = {.channels = x.dim[1], .eps = eps_of(call), .decay = decay};

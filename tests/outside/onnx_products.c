@@ -99,9 +99,9 @@ static wf_var *say_dynamic_quantize_linear(onnx_call *call)
     return quantize(call, x, scale, zero);
 }
 
-const onnx_operator onnx_products[] = {{"MatMul", say_mat_mul, ONNX_WHOLE},
+const onnx_operator onnx_products[] = {{"MatMul", say_mat_mul, ONNX_ROWS},
                                        {"MatMulInteger", say_mat_mul_integer, ONNX_WHOLE},
-                                       {"Gemm", say_gemm, ONNX_WHOLE},
+                                       {"Gemm", say_gemm, ONNX_ROWS},
                                        {"Einsum", say_einsum, ONNX_WHOLE},
                                        {"QuantizeLinear", say_quantize_linear, ONNX_WHOLE},
                                        {"DequantizeLinear", say_dequantize_linear, ONNX_WHOLE},

@@ -78,16 +78,10 @@ static wf_layer *conv_layer(onnx_call *call, bool transposed, int nd, wf_conv_op
                                       : serial[transposed][nd - 1](run->ctx, opts));
 }
 
-static wf_shape global_shape(const wf_var *x)
-{
-    const wf_layout layout = wf_tensor_layout(wf_value(x));
-    return layout.known ? layout.global : wf_var_shape(x);
-}
-
 static wf_var *convolve(onnx_call *call, wf_var *x, wf_var *kernel, wf_var *bias)
 {
     const wf_shape k = wf_var_shape(kernel);
-    const windows w = read_windows(call, global_shape(x), &k.dim[2]);
+    const windows w = read_windows(call, onnx_whole_shape(x), &k.dim[2]);
     const int64_t in = k.dim[1] * onnx_int(call, "group", 1);
     wf_layer *layer = conv_layer(call, false, w.nd, conv_opts(call, &w, in, k.dim[0], bias));
     onnx_set_param(layer, "W", kernel);
@@ -131,7 +125,7 @@ static void pad_for_output(const onnx_call *call, windows *w, wf_shape x)
 
 static wf_var *say_conv_transpose(onnx_call *call)
 {
-    const wf_shape k = wf_var_shape(call->in[1]), x = global_shape(call->in[0]);
+    const wf_shape k = wf_var_shape(call->in[1]), x = onnx_whole_shape(call->in[0]);
     windows w = read_windows(call, x, &k.dim[2]);
     pad_for_output(call, &w, x);
     const int64_t out = k.dim[1] * onnx_int(call, "group", 1);
@@ -192,7 +186,7 @@ static wf_var *pool_padded(onnx_call *call, wf_var *x, bool average, const windo
 
 static wf_var *pool_by(onnx_call *call, bool average)
 {
-    const windows w = read_windows(call, global_shape(call->in[0]), NULL);
+    const windows w = read_windows(call, onnx_whole_shape(call->in[0]), NULL);
     wf_var *x = onnx_float(call->in[0]);
     for (int d = 0; d < w.nd; d++)
         if (2 * (w.lo[d] > w.hi[d] ? w.lo[d] : w.hi[d]) > w.dilation[d] * (w.kernel[d] - 1) + 1)
