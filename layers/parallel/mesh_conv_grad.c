@@ -138,13 +138,13 @@ static wf_status add_own(wf_node *node, const gradients *dy, wf_tensor *dx)
                              &(wf_field){dx->data, dx->dtype, call->x_box});
 }
 
-static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *read, wf_tensor *dx)
+/* Gathered channels arrive with the halo, and so they go back with it: dx of all that is read, and a copy of the own
+ * part. */
+static wf_status send_all_back(wf_node *node, const gradients *dy, wf_tensor *read, wf_tensor *dx)
 {
     const wf_mesh_call *call = node->state;
     const wf_index_map back = wf_index_map_inverse(&call->index_map);
     wf_output_run user = from_dy(node, &back);
-    WF_NEED(read);
-    WF_NEED(dx);
     const wf_spatial_part_arrays all = {.in_box = call->y_box,
                                         .out_box = call->x_halo.need,
                                         .in = wf_tensor_array(dy->part),
@@ -154,6 +154,26 @@ static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *re
     WF_TRY(wf_field_start(dx->ctx, &(wf_field){read->data, read->dtype, call->x_halo.need},
                           &(wf_field){dx->data, dx->dtype, call->x_box}));
     WF_TRY(wf_exchange_reverse_begin_halo(call->x_halo.exchange, read, dx));
+    WF_TRY(backward_params(node, dy, call->x_halo.exchange));
+    return wf_exchange_end(call->x_halo.exchange);
+}
+
+/* The halo's gradients travel while those of own inputs are written where they belong; what comes is added to these. */
+static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *read, wf_tensor *dx)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_index_map back = wf_index_map_inverse(&call->index_map);
+    const wf_box need = call->x_halo.need;
+    wf_output_run user = from_dy(node, &back);
+    WF_NEED(read);
+    WF_NEED(dx);
+    if (need.lo[1] != call->x_box.lo[1] || need.hi[1] != call->x_box.hi[1])
+        return send_all_back(node, dy, read, dx);
+    const wf_slab_run slabs = {.ctx = dx->ctx, .back = &back, .kernel = wf_mesh_conv_output, .user = &user};
+    const wf_field from = {dy->part->data, dx->dtype, call->y_box}, to = {dx->data, dx->dtype, call->x_box};
+    WF_TRY(wf_slabs_run_halo(&slabs, &from, call->x_box, &(wf_field){read->data, dx->dtype, need}));
+    WF_TRY(wf_exchange_reverse_begin_halo(call->x_halo.exchange, read, dx));
+    WF_TRY(wf_slabs_run_own(&slabs, &from, &to));
     WF_TRY(backward_params(node, dy, call->x_halo.exchange));
     return wf_exchange_end(call->x_halo.exchange);
 }

@@ -2,8 +2,6 @@
  * scatter it back, copy or add parts between fields. Local; all copies go through the kernel table. */
 #include "layers/window/window_impl.h"
 
-#include "comm/plan_author.h"
-
 static wf_strided view(const wf_field *f, wf_box part)
 {
     const wf_shape whole = wf_box_shape(f->box), shape = wf_box_shape(part);

@@ -1,5 +1,6 @@
-/* Gradients of inputs that go on beyond the edges without an exchange: those of the inputs themselves in one call, then
- * those of each slab beyond, which are added to where its elements came from. The slabs are disjoint and thin. */
+/* Gradients of inputs whose outputs also read what is beyond them: those of the inputs themselves in one call, which
+ * writes them where they belong, and those of each slab beyond. Without an exchange slabs are added to where their
+ * elements came from; else they lie in an array that an exchange sends back. Slabs are disjoint and thin. */
 #include "layers/window/window_impl.h"
 
 static wf_array dense(void *data, wf_dtype dtype, wf_box box)
@@ -31,15 +32,51 @@ out:
     return status;
 }
 
-wf_status wf_slabs_run_back(const wf_slab_run *run, const wf_field *dy, const wf_field *dx)
+/* Zeros where no output reads anything. */
+static wf_status write_slab(const wf_slab_run *run, const wf_field *dy, const wf_field *around, wf_box slab)
+{
+    const wf_box read = wf_box_intersect(wf_index_map_box(run->back, slab, dy->box), dy->box);
+    wf_block_of from = {.bytes = 0}, to = {.bytes = 0};
+    wf_status status;
+    WF_TRY_OUT(wf_block_gather(run->ctx, around, slab, false, &to));
+    if (wf_box_empty(read)) {
+        WF_TRY_OUT(run->ctx->k->fill(run->ctx, &to.array, 0));
+    } else {
+        WF_TRY_OUT(wf_block_gather(run->ctx, dy, read, true, &from));
+        const wf_spatial_part_arrays arrays = {.in_box = read, .out_box = slab, .in = from.array, .out = to.array};
+        WF_TRY_OUT(run->kernel(run->user, &arrays));
+    }
+    WF_TRY_OUT(wf_block_scatter(run->ctx, around, slab, &to));
+out:
+    wf_block_give(run->ctx, &from);
+    wf_block_give(run->ctx, &to);
+    return status;
+}
+
+wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, wf_box own, const wf_field *around)
 {
     wf_box slab[2 * WF_MAX_RANK];
+    const int n = wf_box_subtract(around->box, own, slab);
+    for (int i = 0; i < n; i++)
+        WF_TRY(write_slab(run, dy, around, slab[i]));
+    return WF_OK;
+}
+
+wf_status wf_slabs_run_own(const wf_slab_run *run, const wf_field *dy, const wf_field *dx)
+{
     const wf_spatial_part_arrays all = {.in_box = dy->box,
                                         .out_box = dx->box,
                                         .in = dense(dy->data, dy->dtype, dy->box),
                                         .out = dense(dx->data, dx->dtype, dx->box)};
-    if (!wf_box_empty(dx->box))
-        WF_TRY(run->kernel(run->user, &all));
+    if (wf_box_empty(dx->box))
+        return WF_OK;
+    return wf_box_empty(dy->box) ? run->ctx->k->fill(run->ctx, &all.out, 0) : run->kernel(run->user, &all);
+}
+
+wf_status wf_slabs_run_back(const wf_slab_run *run, const wf_field *dy, const wf_field *dx)
+{
+    wf_box slab[2 * WF_MAX_RANK];
+    WF_TRY(wf_slabs_run_own(run, dy, dx));
     const int n = wf_box_subtract(run->halo->need, dx->box, slab);
     for (int i = 0; i < n; i++)
         WF_TRY(add_slab(run, dy, dx, slab[i]));

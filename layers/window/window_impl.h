@@ -191,7 +191,7 @@ wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run)
  * interior is computed, and what other ranks computed of own inputs is added in the order of ranks. */
 wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run *run) WF_NODISCARD;
 
-/* Gradients of inputs that go on beyond the edges without an exchange. */
+/* Gradients of inputs whose outputs also read what is beyond them. */
 typedef struct wf_slab_run {
     wf_ctx *ctx;
     const wf_index_map *back; /* inputs from outputs */
@@ -199,8 +199,13 @@ typedef struct wf_slab_run {
     wf_spatial_part_kernel kernel; /* writes gradients of a box of inputs */
     void *user;
 } wf_slab_run;
-/* Writes dx, of own inputs, from dy, of all own outputs. */
+/* Writes dx, of own inputs, from dy, of all own outputs; what is beyond has no exchange. */
 wf_status wf_slabs_run_back(const wf_slab_run *run, const wf_field *dy, const wf_field *dx) WF_NODISCARD;
+/* The same in two steps for an exchange in reverse: what of the box of `around` is not own is written there, to be sent
+ * back; and dx, but for what comes back. */
+wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, wf_box own,
+                            const wf_field *around) WF_NODISCARD;
+wf_status wf_slabs_run_own(const wf_slab_run *run, const wf_field *dy, const wf_field *dx) WF_NODISCARD;
 
 /* Layers without parameters whose outputs read inputs by an index map: pooling and upsampling. */
 

@@ -1,6 +1,7 @@
 /* Layers whose inputs go on beyond the edges, of parts on random meshes, against the serial layer on the whole: output
  * bit for bit where channels are whole, gradients, and the bytes that the formula counts; what moves nothing between
  * ranks sends nothing. */
+#include "core/profile_author.h"
 #include "tests/layers/boundary_question.h"
 #include "tests/world.h"
 
@@ -241,6 +242,45 @@ static void large(void)
     close_run();
 }
 
+static double copied_bytes(void)
+{
+    const wf_profile_row *row;
+    double bytes = 0;
+    for (int64_t n = wf_profile_rows(run.ctx->profile, &row), i = 0; i < n; i++)
+        bytes += strcmp(row[i].name, "copy") == 0 ? row[i].bytes : 0;
+    return bytes;
+}
+
+/* In neither direction is this rank's part of the image copied: what is copied, messages included, is a frame of it.
+ * Parts of two ranks or one are large enough for that. */
+static void copies(void)
+{
+    open_run("ref", WF_F64, 1e-12);
+    const int size = wf_comm_size(run.comm);
+    const wf_shape whole = WF_SHAPE(1, 1, 256, 160);
+    const wf_mesh *mesh = mesh_of((wf_mesh_opts){.height = size});
+    const wf_conv_opts o = {.in = 1, .out = 1, .kernel = 3, .pad = 1, .boundary = {.edge = WF_EDGE_CIRCULAR}};
+    wf_layer *layer = wf_layer_named(size > 1 ? wf_mesh_conv2d(mesh, o) : wf_conv2d(run.ctx, o), "m");
+    test_rng rng = {.state = 9};
+    wf_tensor *x = random_tensor(whole, &rng), *part = part_of(x, random_layout(mesh, whole, HELD_WHOLE, &rng));
+    wf_var *leaf = wf_leaf(run.tape, size > 1 ? part : x);
+    WF_EXPECT_OK(wf_profile_begin(run.ctx, 0));
+    wf_var *y = wf_apply(layer, leaf);
+    const double forward = copied_bytes();
+    WF_EXPECT_OK(wf_backward_from(y, wf_value(leaf)));
+    const double backward = copied_bytes() - forward, image = 2.0 * 8 * 256 * 160 / size;
+    WF_EXPECT(size > 2 || (forward > 0 && forward < 0.4 * image), "forward copies %g of the image", forward / image);
+    WF_EXPECT(size > 2 || (backward > 0 && backward < 0.4 * image), "backward copies %g of it", backward / image);
+    wf_profile *profile = run.ctx->profile;
+    wf_profile_end(profile);
+    wf_profile_free(profile);
+    WF_EXPECT_OK(wf_tape_reset(run.tape));
+    wf_tensor_free(x);
+    wf_tensor_free(part);
+    wf_layer_free(layer);
+    close_run();
+}
+
 /* A boundary that is not defined so far is one error on all ranks, also on those that do not reach beyond it. */
 static void refused(void)
 {
@@ -267,7 +307,8 @@ static void refused(void)
 
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"parts", parts}, {"large", large}, {"refused", refused}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"parts", parts}, {"large", large}, {"copies", copies}, {"refused", refused}, {0}});
 }
 
 int main(int argc, char **argv)
