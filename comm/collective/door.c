@@ -34,15 +34,26 @@ static wf_status open_tensors(wf_comm *comm, const wf_call *call, bool on_device
     return wf_buffer_room(comm, call->y, on_device, &b->out);
 }
 
+/* A reduction of vectors may be made in place, so memory of the host serves for both ends. */
+static wf_status open_reduced(wf_comm *comm, const wf_call *call, size_t bytes, bool on_device, call_buffers *b)
+{
+    WF_TRY(wf_buffer_read_vector(comm, call->in, bytes, on_device, &b->out));
+    b->in.data = b->out.data;
+    b->out.origin = call->out;
+    if (b->out.staged)
+        comm->traffic.bytes_copied += 2 * bytes;
+    else
+        b->out.data = call->out;
+    return WF_OK;
+}
+
 static wf_status open_vectors(wf_comm *comm, const wf_call *call, bool on_device, call_buffers *b)
 {
     const size_t bytes = (size_t)call->count * wf_dtype_size(call->dtype);
-    const bool gathers = call->operation == WF_CALL_ALLGATHER;
+    if (call->operation != WF_CALL_ALLGATHER)
+        return open_reduced(comm, call, bytes, on_device, b);
     WF_TRY(wf_buffer_read_vector(comm, call->in, bytes, on_device, &b->in));
-    WF_TRY(wf_buffer_vector(comm, call->out, gathers ? (size_t)comm->size * bytes : bytes, on_device, &b->out));
-    if (b->in.staged && !gathers)
-        comm->traffic.bytes_copied += 2 * bytes;
-    return WF_OK;
+    return wf_buffer_vector(comm, call->out, (size_t)comm->size * bytes, on_device, &b->out);
 }
 
 static wf_status open_buffers(wf_comm *comm, const wf_call *call, bool on_device, call_buffers *b)

@@ -222,6 +222,8 @@ static wf_status connect(wf_comm *comm, const wf_native_id *id, wf_status (*wait
     /* NCCL takes the thread's current device, and the program may have chosen another one meanwhile. */
     WF_TRY(comm->shared->ctx->k->stream_use(comm->shared->ctx, NULL));
     config.blocking = 0;
+    /* No ncclCommSplit with splitShare = 1, which would save set-up and buffers: NCCL aborts communicators that share
+     * resources together, and comm.h promises that one which dies leaves that from which it was split alive. */
     comm->native->wait = wait;
     TRY_NCCL(comm, ncclCommInitRankConfig(&comm->native->nccl, comm->size, own, comm->rank, &config));
     return wait(comm);

@@ -208,6 +208,33 @@ static void one_fails(void)
         staged(last ? ways[i] : GUARD_SHARES, false, "through page-locked host memory: rank ");
 }
 
+/* A sum of vectors takes memory of the host once, beside the room that the sum itself needs, and leaves what it reads
+ * as it was. */
+static void sums_through_the_host(void)
+{
+    enum { N = 100000 };
+    open_comm(GUARD_SHARES);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(N)), *y = wf_tensor_new(ctx, WF_F32, WF_SHAPE(N));
+    float *got = malloc(N * sizeof *got);
+    WF_EXPECT_OK(wf_tensor_fill(x, rank + 1));
+    WF_EXPECT_OK(wf_allreduce_raw(comm, x->data, y->data, N, WF_F32, WF_SUM));
+    const wf_memory_counters before = wf_ctx_memory(ctx);
+    WF_EXPECT_OK(wf_allreduce_raw(comm, x->data, y->data, N, WF_F32, WF_SUM));
+    const int64_t taken = wf_ctx_memory(ctx).pool_takes - before.pool_takes;
+    WF_EXPECT(taken == (size > 1 ? 2 : 0), "%lld blocks are taken for a sum", (long long)taken);
+    WF_EXPECT_OK(wf_tensor_export(y, got, N * sizeof *got));
+    WF_EXPECT(got[N - 1] == (float)(size * (size + 1) / 2), "the sum is %g in %d ranks", (double)got[N - 1], size);
+    WF_EXPECT_OK(wf_tensor_export(x, got, N * sizeof *got));
+    WF_EXPECT(got[0] == (float)(rank + 1), "what was summed is %g afterwards", (double)got[0]);
+    WF_EXPECT_OK(wf_allreduce_raw(comm, x->data, x->data, N, WF_F32, WF_MAX));
+    WF_EXPECT_OK(wf_tensor_export(x, got, N * sizeof *got));
+    WF_EXPECT(got[1] == (float)size, "the maximum is %g in %d ranks", (double)got[1], size);
+    free(got);
+    wf_tensor_free(x);
+    wf_tensor_free(y);
+    close_comm();
+}
+
 static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -218,6 +245,7 @@ static int on_ranks(int argc, char **argv)
                                    {"nothing_mapped", nothing_mapped},
                                    {"copies_mapped", copies_mapped},
                                    {"one_fails", one_fails},
+                                   {"sums_through_the_host", sums_through_the_host},
                                    {0}});
 }
 

@@ -277,6 +277,37 @@ static void splits(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* A communicator that dies takes those split from it along, and leaves the one above it and its other parts as they
+ * are: NCCL's communicators share no resources, since aborting one would abort all. */
+static void part_dies(void)
+{
+    enum { N = 10000 };
+    double *got = calloc(N, sizeof *got);
+    open_as("pure_nccl");
+    wf_comm *half = wf_comm_split(comm, rank % 2, rank), *other = wf_comm_split(comm, rank % 2, -rank);
+    wf_comm *below = wf_comm_split(half, 0, 0);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(N));
+    if (size > 1) {
+        WF_EXPECT_OK(wf_tensor_fill(x, 1));
+        WF_EXPECT_OK(wf_allreduce_raw(half, x->data, x->data, N, WF_F64, WF_SUM));
+        WF_EXPECT_OK(wf_tensor_export(x, got, N * sizeof *got)); /* nothing is in flight any more */
+        WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_allreduce_raw(half, x->data, x->data, -1, WF_F64, WF_SUM));
+        WF_EXPECT(wf_comm_alive(half) != WF_OK && wf_comm_alive(below) != WF_OK, "what has failed is alive");
+        wf_error_clear();
+        WF_EXPECT_OK(wf_tensor_fill(x, 1));
+        WF_EXPECT_OK(wf_allreduce_raw(other, x->data, x->data, N, WF_F64, WF_SUM));
+        WF_EXPECT_OK(wf_allreduce_raw(comm, x->data, x->data, N, WF_F64, WF_MAX));
+        WF_EXPECT_OK(wf_tensor_export(x, got, N * sizeof *got));
+        WF_EXPECT(got[1] == (size + 1) / 2, "%g of %d", got[1], size);
+    }
+    free(got);
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(below));
+    WF_EXPECT_OK(wf_comm_close(other));
+    WF_EXPECT_OK(wf_comm_close(half));
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 /* Past the communicator's own check, rank 0 broadcasts where the others sum: an error on all ranks, no hang. */
 static void misordered(void)
 {
@@ -515,6 +546,7 @@ static int on_ranks(int argc, char **argv)
                                    {"computes_meanwhile", computes_meanwhile},
                                    {"overlap", overlap},
                                    {"splits", splits},
+                                   {"part_dies", part_dies},
                                    {"misordered", misordered},
                                    {"alone", alone},
                                    {"ends_together", ends_together},
