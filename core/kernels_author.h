@@ -265,6 +265,16 @@ typedef struct wf_entropy_args {
     const wf_array *dx;           /* of x's type */
 } wf_entropy_args;
 
+/* Rows of a table by their numbers. table and y have one float type; in take_backward the table may be wide. */
+typedef struct wf_take_args {
+    const wf_array *table; /* [R,E]: its rows are numbers first to first + R of `whole` */
+    const wf_array *index; /* n numbers, u8, i32 or i64, row-major */
+    const wf_array *y;     /* n rows of E elements, of any row-major shape */
+    int64_t first, whole;
+    int64_t ignored; /* a number that names no row, which may be outside [0, whole); WF_NONE_IGNORED: none */
+    bool accumulate; /* take_backward alone */
+} wf_take_args;
+
 /* The types of the slots; a filling declares its functions by them. */
 typedef const char *wf_library_fn(void);
 typedef bool wf_multiplies_fn(wf_dtype dtype);
@@ -322,8 +332,9 @@ typedef wf_status wf_softmax_backward_fn(wf_ctx *ctx, bool logarithm, const wf_a
                                          const wf_array *dx);
 typedef wf_status wf_row_most_fn(wf_ctx *ctx, const wf_array *x, const wf_array *y, const wf_array *index);
 typedef wf_status wf_row_most_backward_fn(wf_ctx *ctx, const wf_array *index, const wf_array *dy, const wf_array *dx);
+typedef wf_status wf_take_fn(wf_ctx *ctx, const wf_take_args *args);
 typedef wf_status wf_loss_fn(wf_ctx *ctx, const wf_loss_args *args);
-/* The `ignored` label of nll and count_correct where there is none. */
+/* The `ignored` label of nll and count_correct, and number of take, where there is none. */
 #define WF_NONE_IGNORED INT64_MIN
 typedef wf_status wf_nll_forward_fn(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored,
                                     double scale, const wf_array *loss);
@@ -515,6 +526,10 @@ typedef struct wf_kernels {
      * place, else 0. */
     wf_row_most_fn *row_most;
     wf_row_most_backward_fn *row_most_backward;
+    /* forward: row i of y is row index[i] - first of the table, and 0 where the table has no such row. backward: row r
+     * of the table is the sum of the rows i of y whose index is first + r, in the order of i; table and y are
+     * gradients. An index outside [0, whole) that is not `ignored` is WF_ERR_ARGUMENT, as a wrong label of nll is. */
+    wf_take_fn *take_forward, *take_backward;
 
     /* forward: loss (of x's type) = scale * sum l(x, t); t is `target`, or `value`. backward: dx = dloss * scale *
      * dl/dx. */

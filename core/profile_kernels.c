@@ -137,6 +137,8 @@ TIMED(row_most, (wf_ctx * ctx, const wf_array *x, const wf_array *y, const wf_ar
       bytes_of(x) + bytes_of(y) + bytes_of(index))
 TIMED(row_most_backward, (wf_ctx * ctx, const wf_array *index, const wf_array *dy, const wf_array *dx),
       (ctx, index, dy, dx), 0, bytes_of(index) + bytes_of(dy) + bytes_of(dx))
+TIMED_ARGS(take_forward, wf_take_args, 0, bytes_of(a->index) + 2 * bytes_of(a->y))
+TIMED_ARGS(take_backward, wf_take_args, 0, bytes_of(a->index) + bytes_of(a->y) + bytes_of(a->table))
 TIMED_ARGS(loss_forward, wf_loss_args, 0, bytes_of(a->x) + bytes_of(a->target))
 TIMED_ARGS(loss_backward, wf_loss_args, 0, bytes_of(a->x) + bytes_of(a->target) + bytes_of(a->dx))
 TIMED(nll_forward,
@@ -199,6 +201,8 @@ void wf_profile_table(wf_kernels *table)
     TAKE(softmax_backward);
     TAKE(row_most);
     TAKE(row_most_backward);
+    TAKE(take_forward);
+    TAKE(take_backward);
     TAKE(loss_forward);
     TAKE(loss_backward);
     TAKE(nll_forward);

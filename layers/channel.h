@@ -38,6 +38,7 @@
 
 #include "comm/mesh.h"
 #include "layers/conv.h"
+#include "layers/embedding.h"
 #include "layers/linear.h"
 #include "layers/norm.h"
 
@@ -54,6 +55,10 @@ wf_layer *wf_channel_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts);
 wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
 /* Input [N,in], or [N,C,...] of `in` elements a sample, also sharded along dimension 1. */
 wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts opts);
+
+/* Rows of the table in balanced blocks. Indices are not sharded over the channel axis, and neither is the output: one
+ * all-reduce of its N features words forward, nothing backward. */
+wf_layer *wf_channel_embedding(const wf_mesh *mesh, wf_embedding_opts opts);
 
 /* Batch normalisation of an input that is sharded over the channel axis along dimension 1, in balanced blocks: the
  * parameters are sharded in the same blocks, and nothing is sent. Statistics are those of the samples that this rank

@@ -93,6 +93,13 @@ wf_var *wf_matmul(wf_var *a, wf_var *b, wf_matmul_opts opts);
  * and b, and has no gradient. */
 wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b);
 
+/* Rows of x [R,...] by their numbers, u8, i32 or i64 in [0, R): y[i...,:] = x[index[i...],:], row-major. x is whole on
+ * each rank; y has the layout of the indices, along which the gradient of an x with a layout is summed (backward is
+ * then collective over these axes). The gradient of a row is summed in the order of the places that take it. An index
+ * out of range is WF_ERR_ARGUMENT: of this call, or on a device that computes later of the next one that reads a
+ * number. */
+wf_var *wf_take(wf_var *x, const wf_var *index);
+
 /* Casts between any types. To a float type values are rounded to nearest, to an integer type cut, and limited to what
  * it holds. Between float types the gradient is cast back; through integers there is none. */
 wf_var *wf_cast(wf_var *x, wf_dtype dtype);

@@ -6,6 +6,7 @@
 #include "layers/channel.h"
 #include "layers/communication.h"
 #include "layers/conv.h"
+#include "layers/embedding.h"
 #include "layers/form.h"
 #include "layers/functions.h"
 #include "layers/group_norm.h"

@@ -56,6 +56,28 @@ static inline bool wf_cpu_is(const wf_array *a, wf_dtype dtype)
     return !a || !a->data || a->dtype == dtype;
 }
 
+/* Element i of an array of u8, i32 or i64. */
+static inline int64_t wf_cpu_integer(const wf_array *a, int64_t i)
+{
+    if (a->dtype == WF_U8)
+        return ((const uint8_t *)a->data)[i];
+    return a->dtype == WF_I32 ? ((const int32_t *)a->data)[i] : ((const int64_t *)a->data)[i];
+}
+
+/* Returns true if an array of numbers has one of these types, and all are in [0, below), or `ignored`. Checked before
+ * anything is written, in one pass; the loop that writes then needs no check. */
+static inline bool wf_cpu_integers_fit(const wf_array *a, int64_t n, int64_t below, int64_t ignored)
+{
+    if (a->dtype != WF_U8 && a->dtype != WF_I32 && a->dtype != WF_I64)
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t v = wf_cpu_integer(a, i);
+        if (v != ignored && (v < 0 || v >= below))
+            return false;
+    }
+    return true;
+}
+
 /* The number of rows of C contiguous elements of a rank 2 to 5 array. */
 static inline int64_t wf_cpu_rows(const wf_array *a, int64_t *channels)
 {
@@ -129,6 +151,7 @@ wf_softmax_forward_fn wf_cpu_softmax_forward;
 wf_softmax_backward_fn wf_cpu_softmax_backward;
 wf_row_most_fn wf_cpu_row_most;
 wf_row_most_backward_fn wf_cpu_row_most_backward;
+wf_take_fn wf_cpu_take_forward, wf_cpu_take_backward;
 wf_loss_fn wf_cpu_loss_forward, wf_cpu_loss_backward;
 wf_nll_forward_fn wf_cpu_nll_forward;
 wf_nll_backward_fn wf_cpu_nll_backward;

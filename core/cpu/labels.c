@@ -4,24 +4,6 @@
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
 
-static int64_t label_at(const wf_array *labels, int64_t row)
-{
-    if (labels->dtype == WF_U8)
-        return ((const uint8_t *)labels->data)[row];
-    return labels->dtype == WF_I32 ? ((const int32_t *)labels->data)[row] : ((const int64_t *)labels->data)[row];
-}
-
-/* Checked before anything is written, in one pass; the loop that writes then needs no check. */
-static bool labels_fit(const wf_array *labels, int64_t rows, int64_t c, int64_t ignored)
-{
-    if (labels->dtype != WF_U8 && labels->dtype != WF_I32 && labels->dtype != WF_I64)
-        return false;
-    for (int64_t r = 0; r < rows; r++)
-        if (label_at(labels, r) != ignored && (label_at(labels, r) < 0 || label_at(labels, r) >= c))
-            return false;
-    return true;
-}
-
 /* Parts of fixed bounds, so that the number of threads does not show. */
 enum { ROWS_PART = 1024 };
 
@@ -30,7 +12,7 @@ static double nll_sum(const wf_array *labels, int64_t ignored, int64_t first, in
 {
     double sum = 0;
     for (int64_t r = first; r < last; r++) {
-        const int64_t label = label_at(labels, r);
+        const int64_t label = wf_cpu_integer(labels, r);
         sum -= label != ignored ? (double)logp[r * c + label] : 0;
     }
     return sum;
@@ -41,7 +23,7 @@ wf_status wf_cpu_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *
 {
     int64_t c = 0;
     const int64_t rows = wf_cpu_rows(logp, &c), parts = (rows + ROWS_PART - 1) / ROWS_PART;
-    if (logp->dtype != WF_F32 || loss->dtype != WF_F32 || !labels_fit(labels, rows, c, ignored))
+    if (logp->dtype != WF_F32 || loss->dtype != WF_F32 || !wf_cpu_integers_fit(labels, rows, c, ignored))
         return REF->nll_forward(ctx, logp, labels, ignored, scale, loss);
     void *work = NULL;
     double total = 0;
@@ -62,7 +44,7 @@ wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignor
 {
     int64_t c = 0;
     const int64_t rows = wf_cpu_rows(dx, &c);
-    if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !labels_fit(labels, rows, c, ignored))
+    if (dx->dtype != WF_F32 || dloss->dtype != WF_F32 || rows == 0 || !wf_cpu_integers_fit(labels, rows, c, ignored))
         return wf_wide_nll_backward(ctx, labels, ignored, dloss, scale, dx);
     /* One value for every row: the gradient of a mean. */
     const float value = (float)(-*(const float *)dloss->data * scale);
@@ -70,8 +52,8 @@ wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignor
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, rows *c)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         memset(out + r * c, 0, (size_t)c * sizeof *out);
-        if (label_at(labels, r) != ignored)
-            out[r * c + label_at(labels, r)] = value;
+        if (wf_cpu_integer(labels, r) != ignored)
+            out[r * c + wf_cpu_integer(labels, r)] = value;
     }
     return WF_OK;
 }
@@ -134,7 +116,7 @@ static double entropy_short(const wf_entropy_args *args, int64_t c, int64_t firs
         sum_rows(c, &s);
         memcpy((float *)args->log_sum->data + s.first, s.log_sum, (size_t)s.n * sizeof(float));
         for (int64_t r = 0; r < s.n; r++) {
-            const int64_t label = label_at(args->labels, s.first + r);
+            const int64_t label = wf_cpu_integer(args->labels, s.first + r);
             if (label != args->ignored)
                 sum -= (double)(s.x[label * SIDE + r] - s.most[r] - s.log_sum[r]);
         }
@@ -158,7 +140,7 @@ WF_CPU_INLINE double entropy_long(const wf_entropy_args *args, bool bf16, int64_
     double total = 0;
     const void *const x = args->x->data;
     for (int64_t r = first; r < last; r++) {
-        const int64_t label = label_at(args->labels, r);
+        const int64_t label = wf_cpu_integer(args->labels, r);
         const float most = most_of(x, bf16, r * c, c);
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -176,7 +158,7 @@ static bool entropy_takes(const wf_entropy_args *args, const wf_array *scalar, i
 {
     return (args->x->dtype == WF_F32 || args->x->dtype == WF_BF16) && wf_cpu_is(args->dx, args->x->dtype) &&
            args->log_sum->dtype == WF_F32 && scalar->dtype == WF_F32 && c > 0 &&
-           labels_fit(args->labels, rows, c, args->ignored);
+           wf_cpu_integers_fit(args->labels, rows, c, args->ignored);
 }
 
 static double entropy_part(const wf_entropy_args *args, int64_t c, int64_t first, int64_t last)
@@ -221,13 +203,13 @@ static void slopes_short(const wf_entropy_args *args, int64_t c, int64_t first, 
     memset(s.log_sum, 0, sizeof s.log_sum);
     memcpy(s.log_sum, (const float *)args->log_sum->data + first, (size_t)s.n * sizeof(float));
     for (int64_t r = 0; r < s.n; r++)
-        each[r] = label_at(args->labels, first + r) == args->ignored ? 0 : up;
+        each[r] = wf_cpu_integer(args->labels, first + r) == args->ignored ? 0 : up;
     for (int64_t j = 0; j < c; j++)
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++)
             s.x[j * SIDE + r] = each[r] * vm_exp(s.x[j * SIDE + r] - s.most[r] - s.log_sum[r]);
     for (int64_t r = 0; r < s.n; r++) {
-        const int64_t label = label_at(args->labels, first + r);
+        const int64_t label = wf_cpu_integer(args->labels, first + r);
         if (label != args->ignored)
             s.x[label * SIDE + r] -= up;
         for (int64_t j = 0; j < c; j++)
@@ -240,7 +222,7 @@ WF_CPU_INLINE void slopes_long(const wf_entropy_args *args, bool bf16, int64_t c
 {
     const void *const x = args->x->data;
     void *const dx = args->dx->data;
-    const int64_t label = label_at(args->labels, r), at = r * c;
+    const int64_t label = wf_cpu_integer(args->labels, r), at = r * c;
     const float most = most_of(x, bf16, at, c), log_sum = ((const float *)args->log_sum->data)[r];
     if (label == args->ignored) {
         memset((char *)dx + at * (bf16 ? 2 : 4), 0, (size_t)c * (bf16 ? 2 : 4));

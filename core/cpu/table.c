@@ -67,6 +67,8 @@ static wf_kernels overridden(void)
     table.softmax_backward = wf_cpu_softmax_backward;
     table.row_most = wf_cpu_row_most;
     table.row_most_backward = wf_cpu_row_most_backward;
+    table.take_forward = wf_cpu_take_forward;
+    table.take_backward = wf_cpu_take_backward;
     table.loss_forward = wf_cpu_loss_forward;
     table.loss_backward = wf_cpu_loss_backward;
     table.nll_forward = wf_cpu_nll_forward;

@@ -15,10 +15,11 @@ extern "C" {
 
 #include <cuda_runtime_api.h>
 
-/* A label that is out of range. A kernel that meets one claims the record (device memory) and fills it in (host memory
- * that the device sees); the next to_host finds it. */
+/* A label, or an index of rows, that is out of range. A kernel that meets one claims the record (device memory) and
+ * fills it in (host memory that the device sees); the next to_host finds it. */
 typedef struct cuda_label {
     int64_t label, row, classes;
+    int32_t is_index;
     int32_t filled;
 } cuda_label;
 
@@ -165,6 +166,7 @@ wf_softmax_forward_fn wf_cuda_softmax_forward;
 wf_softmax_backward_fn wf_cuda_softmax_backward;
 wf_row_most_fn wf_cuda_row_most;
 wf_row_most_backward_fn wf_cuda_row_most_backward;
+wf_take_fn wf_cuda_take_forward, wf_cuda_take_backward;
 wf_loss_fn wf_cuda_loss_forward, wf_cuda_loss_backward;
 wf_nll_forward_fn wf_cuda_nll_forward;
 wf_nll_backward_fn wf_cuda_nll_backward;

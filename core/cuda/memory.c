@@ -64,8 +64,8 @@ static wf_status check_labels(wf_cuda *own)
     const cuda_label bad = *own->label;
     own->label->filled = 0;
     TRY_CUDA(cudaMemsetAsync(own->claim, 0, sizeof *own->claim, own->stream));
-    WF_FAIL(WF_ERR_ARGUMENT, "label %lld in row %lld is outside [0, %lld)", (long long)bad.label, (long long)bad.row,
-            (long long)bad.classes);
+    WF_FAIL(WF_ERR_ARGUMENT, "%s %lld in %s %lld is outside [0, %lld)", bad.is_index ? "index" : "label",
+            (long long)bad.label, bad.is_index ? "place" : "row", (long long)bad.row, (long long)bad.classes);
 }
 
 /* Through two page-locked pieces in turn: one is filled while the other travels. */

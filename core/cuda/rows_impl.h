@@ -9,14 +9,19 @@ struct row_set {
     int group; /* lanes of a row: a power of two */
 };
 
+inline row_set rows_by(int64_t rows, int64_t c)
+{
+    int group = 1;
+    while (group < 32 && group < c)
+        group *= 2;
+    return row_set{rows, c, group};
+}
+
 inline row_set rows_of(const wf_array *a)
 {
     int64_t n, c, pixels;
     wf_array_ncp(a, &n, &c, &pixels);
-    int group = 1;
-    while (group < 32 && group < c)
-        group *= 2;
-    return row_set{n * pixels, c, group};
+    return rows_by(n * pixels, c);
 }
 
 /* f.run(state, a, row, lane) for every row, between f.begin(state) and f.end(state), by all lanes of a warp together:

@@ -122,23 +122,23 @@ wf_status wf_ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     return wf_ref_end(&frame);
 }
 
-static wf_status read_label(const wf_array *labels, int64_t row, int64_t *label)
+wf_status wf_ref_integer(const char *what, const wf_array *a, int64_t i, int64_t *value)
 {
-    if (labels->dtype == WF_U8)
-        *label = ((const uint8_t *)labels->data)[row];
-    else if (labels->dtype == WF_I32)
-        *label = ((const int32_t *)labels->data)[row];
-    else if (labels->dtype == WF_I64)
-        *label = ((const int64_t *)labels->data)[row];
+    if (a->dtype == WF_U8)
+        *value = ((const uint8_t *)a->data)[i];
+    else if (a->dtype == WF_I32)
+        *value = ((const int32_t *)a->data)[i];
+    else if (a->dtype == WF_I64)
+        *value = ((const int64_t *)a->data)[i];
     else
-        WF_FAIL(WF_ERR_DTYPE, "labels are %s; they must be u8, i32 or i64", wf_dtype_name(labels->dtype));
+        WF_FAIL(WF_ERR_DTYPE, "%s are %s; they must be u8, i32 or i64", what, wf_dtype_name(a->dtype));
     return WF_OK;
 }
 
 /* Labels come from files, so each is checked before it becomes an index. -1 where it is ignored. */
 static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_t ignored, int64_t *label)
 {
-    WF_TRY(read_label(labels, row, label));
+    WF_TRY(wf_ref_integer("labels", labels, row, label));
     if (*label == ignored) {
         *label = -1;
         return WF_OK;
@@ -259,7 +259,7 @@ wf_status wf_ref_count_labels(wf_ctx *ctx, const wf_array *labels, int64_t ignor
     const int64_t rows = wf_array_count(labels);
     int64_t counted = 0, label = 0;
     for (int64_t r = 0; r < rows; r++) {
-        WF_TRY(read_label(labels, r, &label));
+        WF_TRY(wf_ref_integer("labels", labels, r, &label));
         counted += label != ignored;
     }
     memcpy(count->data, &counted, sizeof counted);

@@ -65,6 +65,9 @@ static inline double wf_ref_count(wf_count count)
     return count.device ? *count.device : count.value;
 }
 
+/* Element i of u8, i32 or i64; WF_ERR_DTYPE of "labels", the name that is given, otherwise. */
+wf_status wf_ref_integer(const char *what, const wf_array *a, int64_t i, int64_t *value);
+
 /* Rows of a channels-last array: samples times pixels. */
 void wf_ref_rows(const wf_array *a, int64_t *rows, int64_t *c);
 
@@ -113,6 +116,7 @@ wf_softmax_forward_fn wf_ref_softmax_forward;
 wf_softmax_backward_fn wf_ref_softmax_backward;
 wf_row_most_fn wf_ref_row_most;
 wf_row_most_backward_fn wf_ref_row_most_backward;
+wf_take_fn wf_ref_take_forward, wf_ref_take_backward;
 wf_loss_fn wf_ref_loss_forward, wf_ref_loss_backward;
 wf_nll_forward_fn wf_ref_nll_forward;
 wf_nll_backward_fn wf_ref_nll_backward;

@@ -59,6 +59,18 @@ wf_var *wf_broadcast_binary(wf_binary_kind kind, wf_var *a, wf_var *b);
 /* Returns true if shapes or layouts differ so that one of the two is repeated. */
 bool wf_broadcasts(const wf_var *a, const wf_var *b);
 
+/* Which rows of a whole table the table at hand has, and where the rest is. */
+typedef struct wf_take_part {
+    int64_t first, whole, ignored; /* as in wf_take_args */
+    struct wf_comm *comm;          /* whose ranks have the other rows: each result is summed over it; NULL: none */
+} wf_take_part;
+
+/* Fails unless indices have a value, of an integer type. */
+wf_status wf_take_check(const char *what, const wf_var *index) WF_NODISCARD;
+/* Rows of a table of at least one dimension by indices that were checked. The gradient of a table with a layout is
+ * summed over the axes that cut the indices; one without is this rank's part. Collective over part->comm. */
+wf_var *wf_take_rows(const char *what, wf_var *table, const wf_var *index, const wf_take_part *part);
+
 /* A mean over x: what each element weighs, and for how much the result stands. */
 typedef struct wf_reduction {
     double scale;

@@ -205,6 +205,13 @@ static wf_status swap_linear(wf_layer *layer, walk *w)
     return WF_OK;
 }
 
+static wf_status swap_embedding(wf_layer *layer, walk *w)
+{
+    w->sharded = false;
+    return w->how & WF_PARALLEL_CHANNEL ? become(layer, wf_channel_embedding(w->mesh, wf_embedding_options(layer)))
+                                        : WF_OK;
+}
+
 static wf_layer *spatial_pool(const wf_layer *layer, const wf_mesh *mesh)
 {
     typedef wf_layer *(*maker)(const wf_mesh *, wf_pool_opts);
@@ -282,9 +289,10 @@ static void accept_any(wf_layer *layer, walk *w)
  * right on parts too, and whatever needs whole samples or channels returns an error when it is applied. */
 static wf_status swap(wf_layer *layer, walk *w)
 {
+    const bool table = layer->kind == &wf_embedding_serial; /* the table's new form is another kind */
     const bool known = layer->kind == &wf_conv_serial || layer->kind == &wf_linear_serial ||
                        layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial || wf_norm_is(layer);
-    if (w->choose && known)
+    if (w->choose && (known || table))
         w->how = choice_of(w, layer);
     else if (w->choose)
         w->how = WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL; /* what comes to wf_flatten may be split in any way */
@@ -292,6 +300,8 @@ static wf_status swap(wf_layer *layer, walk *w)
         WF_TRY(swap_conv(layer, w));
     else if (layer->kind == &wf_linear_serial)
         WF_TRY(swap_linear(layer, w));
+    else if (table)
+        WF_TRY(swap_embedding(layer, w));
     else if (layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial)
         WF_TRY(swap_image(layer, w));
     else if (wf_norm_is(layer))

@@ -5,6 +5,7 @@
 #include "comm/mesh.h"
 #include "core/window.h"
 #include "layers/conv.h"
+#include "layers/embedding.h"
 #include "layers/layer_author.h"
 #include "layers/linear.h"
 #include "layers/norm.h"
@@ -74,6 +75,12 @@ wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape 
 extern const wf_layer_kind wf_linear_serial;
 /* The options of such a layer. */
 wf_linear_opts wf_linear_options(const wf_layer *layer);
+
+extern const wf_layer_kind wf_embedding_serial;
+wf_embedding_opts wf_embedding_options(const wf_layer *layer);
+/* The layer has the rows from `first` on, as many as its parameter; the ranks of `comm`, those of the mesh's channel
+ * axis, have the others. */
+void wf_embedding_cut(wf_layer *layer, const wf_mesh *mesh, wf_comm *comm, int64_t first);
 
 /* Batch normalisation with the statistics of several ranks: what comes between computing and using them. */
 

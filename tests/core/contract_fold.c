@@ -1,9 +1,10 @@
 /* Folds: every operation, with inputs that are repeated and sums over every set of dimensions, in both orders of
- * memory. And the largest elements of rows. */
+ * memory. And the largest elements of rows, and rows by their numbers. */
 #include "tests/core/contract.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct fold_case {
     wf_shape shape;
@@ -184,6 +185,101 @@ static void known_most_body(run *r)
 }
 BOTH(known_most_body)
 
+typedef struct take_case {
+    int64_t rows, width, places;
+    int64_t first, whole;
+    wf_dtype index;
+    bool ignores, accumulate, wide;
+} take_case;
+
+/* Many places take one row; some take rows that the table does not have, and with `ignores` some take none. */
+static wf_array numbers_of(run *r, const take_case *t)
+{
+    double value[4096];
+    for (int64_t i = 0; i < t->places; i++) {
+        const int64_t any = test_int(&r->rng, 0, (int)t->whole - 1), few = any % (1 + t->whole / 8);
+        value[i] = (double)(t->ignores && i % 5 == 0 ? t->first + 1 : i % 2 ? few : any);
+    }
+    return run_array(r, t->index, WF_SHAPE(t->places), ROW, value);
+}
+
+static void take_body(run *r)
+{
+    const take_case *const t = r->args;
+    snprintf(r->note, sizeof r->note, "%d rows of %d from %d of %d, %d places of %s, ignores %d accumulate %d wide %d",
+             (int)t->rows, (int)t->width, (int)t->first, (int)t->whole, (int)t->places, wf_dtype_name(t->index),
+             t->ignores, t->accumulate, t->wide);
+    const wf_shape table = WF_SHAPE(t->rows, t->width), rows = WF_SHAPE(t->places, t->width);
+    const wf_array x = run_in(r, table, ROW, -2, 2), index = numbers_of(r, t), y = run_out(r, rows, ROW, false);
+    const wf_array dy = run_in(r, rows, ROW, -1, 1);
+    const wf_array dx = t->wide ? run_out_of(r, run_wide(r), run_wide_round(r), table, ROW, t->accumulate)
+                                : run_out(r, table, ROW, t->accumulate);
+    wf_take_args args = {.table = &x,
+                         .index = &index,
+                         .y = &y,
+                         .first = t->first,
+                         .whole = t->whole,
+
+                         .ignored = t->ignores ? t->first + 1 : WF_NONE_IGNORED};
+    run_call(r, r->k->take_forward(r->ctx, &args));
+    args.table = &dx;
+    args.y = &dy;
+    args.accumulate = t->accumulate;
+    run_call(r, r->k->take_backward(r->ctx, &args));
+    run_result(r, &y, 0);
+    run_result(r, &dx, sqrt((double)t->places + 1));
+}
+
+static void takes(void)
+{
+    static const take_case cases[] = {
+        {5, 7, 40, 0, 5, WF_I32, false, false, false},   {1, 1, 3, 0, 1, WF_U8, false, true, false},
+        {40, 3, 300, 20, 90, WF_I64, true, false, true}, {17, 33, 100, 3, 20, WF_U8, true, true, false},
+        {300, 5, 65, 0, 300, WF_I64, false, true, true}, {4, 2100, 9, 2, 6, WF_I32, false, true, false},
+        {6, 3, 0, 0, 6, WF_I32, false, false, false},    {6, 0, 5, 0, 6, WF_I32, false, false, false},
+        {0, 4, 5, 6, 9, WF_I64, true, false, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        contract_check("take", take_body, &cases[i], contract_seed() + i);
+}
+
+static void known_take_body(run *r)
+{
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(3, 2), ROW, LIST(1, 2, 3, 4, 5, 6));
+    const wf_array index = run_array(r, WF_I32, WF_SHAPE(2, 2), ROW, LIST(2, 0, 9, 2));
+    const wf_array y = run_array(r, r->dtype, WF_SHAPE(2, 2, 2), ROW, NULL);
+    const wf_array dx = run_array(r, r->dtype, WF_SHAPE(3, 2), ROW, LIST(100, 200, 300, 400, 500, 600));
+    wf_take_args args = {.table = &x, .index = &index, .y = &y, .whole = 3, .ignored = 9};
+    run_call(r, r->k->take_forward(r->ctx, &args));
+    expect(r, "rows", &y, LIST(5, 6, 1, 2, 0, 0, 5, 6));
+    args.table = &dx;
+    args.accumulate = true;
+    run_call(r, r->k->take_backward(r->ctx, &args));
+    expect(r, "sums of rows", &dx, LIST(101, 202, 300, 400, 510, 612));
+}
+BOTH(known_take_body)
+
+/* Bad numbers are an error of the call, or of the next one that reads a number, and of that alone. */
+static void wrong_numbers(void)
+{
+    wf_ctx *const contexts[] = {contract_ref(), contract_device()};
+    for (int i = 0; i < 2; i++) {
+        run r = run_on(contexts[i], WF_F32);
+        const wf_array x = run_array(&r, WF_F32, WF_SHAPE(3, 2), ROW, LIST(1, 2, 3, 4, 5, 6));
+        const wf_array y = run_array(&r, WF_F32, WF_SHAPE(2, 2), ROW, LIST(0, 0, 0, 0));
+        const wf_array index = run_array(&r, WF_I64, WF_SHAPE(2), ROW, LIST(1, -7));
+        float host[4];
+        const wf_take_args args = {.table = &x, .index = &index, .y = &y, .whole = 3, .ignored = WF_NONE_IGNORED};
+        wf_status status = r.k->take_forward(r.ctx, &args);
+        if (status == WF_OK)
+            status = r.k->to_host(r.ctx, host, y.data, sizeof host);
+        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), "index -7 in place 1 is outside [0, 3)"),
+                  "%s: %s", r.k->name, wf_error_message());
+        wf_error_clear();
+        WF_EXPECT_OK(r.k->to_host(r.ctx, host, y.data, sizeof host));
+        run_free(&r);
+    }
+}
+
 static void known_body(run *r)
 {
     const wf_array a = run_array(r, r->dtype, WF_SHAPE(2, 3), ROW, LIST(1, 2, 3, 4, 5, 6));
@@ -204,8 +300,14 @@ BOTH(known_body)
 
 int main(int argc, char **argv)
 {
-    static const test_case cases[] = {
-        {"folds", folds},     {"large_folds", large_folds},         {"known", known_body_both},
-        {"largest", largest}, {"known_most", known_most_body_both}, {NULL, NULL}};
+    static const test_case cases[] = {{"folds", folds},
+                                      {"large_folds", large_folds},
+                                      {"known", known_body_both},
+                                      {"largest", largest},
+                                      {"known_most", known_most_body_both},
+                                      {"takes", takes},
+                                      {"known_take", known_take_body_both},
+                                      {"wrong_numbers", wrong_numbers},
+                                      {NULL, NULL}};
     return contract_main(argc, argv, cases);
 }

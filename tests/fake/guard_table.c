@@ -191,6 +191,8 @@ static guard_value save_count(wf_count count)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
 #define FIELDS_fold(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, c) F(P, y) F(I, accumulate)
+#define FIELDS_take(F)                                                                                                 \
+    F(P, table) F(P, index) F(P, y) F(I, first) F(I, whole) F(I, ignored) F(I, accumulate)
 #define FIELDS_loss(F) F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(P, loss) F(P, dloss) F(P, dx)
 #define FIELDS_entropy(F)                                                                                              \
     F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx)
@@ -296,6 +298,8 @@ SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), 
 SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT(3, row_most, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(3, row_most_backward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
+SLOT_OF(take, take_forward)
+SLOT_OF(take, take_backward)
 SLOT_OF(loss, loss_forward)
 SLOT_OF(loss, loss_backward)
 SLOT(5, nll_forward, (CTX, ARRAY *a, ARRAY *b, int64_t c, double d, ARRAY *e), (P(0), P(1), I(2), D(3), P(4)), a, b, c,
@@ -409,7 +413,7 @@ static wf_kernels filled(void)
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
     TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
-    TAKE(row_most), TAKE(row_most_backward), TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward),
+    TAKE(row_most), TAKE(row_most_backward), TAKE(take_forward), TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward),
         TAKE(nll_backward), TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
     TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
     return k;

@@ -1,5 +1,7 @@
 /* Channel-parallel layers against the serial ones: initial values, y, dx, dw, db, running statistics; and the bytes
  * that move against the table in layers/channel.h. */
+#include "layers/functions.h"
+#include "layers/parallelize.h"
 #include "tests/layers/channel_fixture.h"
 #include "tests/world.h"
 
@@ -470,6 +472,69 @@ static void memory(void)
     fixture_close(&b);
 }
 
+/* Indices that follow from x. */
+static wf_var *embed(wf_layer *self, void *user, wf_var *x)
+{
+    const int64_t *rows = user;
+    wf_var *places = wf_scale(wf_abs(x), 0.999 * (double)*rows);
+    wf_var *y = wf_apply(wf_layer_child(self, "table"), wf_cast(places, WF_I32));
+    return wf_add(wf_unsqueeze(x, -1), y);
+}
+
+static wf_layer *embedder(fixture *b, int64_t *rows, wf_layer *table)
+{
+    wf_layer *module = wf_module(b->ctx, embed, rows);
+    WF_EXPECT(wf_module_add(module, "table", table), "%s", wf_error_message());
+    return module;
+}
+
+/* Tables cut by rows, made so or by wf_parallelize. */
+static void embeddings_on(const char *device, wf_dtype dtype)
+{
+    fixture b = fixture_of_channels(device, dtype);
+    static const wf_shape shapes[] = {{2, {4, 5}}, {2, {0, 5}}, {3, {2, 3, 2}}};
+    for (int i = 0; i < 12; i++) {
+        int64_t rows = b.size + i % 4 * 3;
+        char what[80];
+        const wf_embedding_opts o = {.count = rows, .features = 3, .ignores = i % 2, .ignored = 1};
+        snprintf(what, sizeof what, "embedding of %d rows, case %d", (int)rows, i);
+        wf_layer *a = embedder(&b, &rows, wf_embedding(b.ctx, o)), *c;
+        if (i % 2)
+            c = embedder(&b, &rows, wf_channel_embedding(b.mesh, o));
+        else
+            c = embedder(&b, &rows, wf_embedding(b.ctx, o));
+        if (i % 2 == 0)
+            WF_EXPECT_OK(wf_parallelize(c, b.mesh, WF_PARALLEL_CHANNEL));
+        WF_EXPECT(wf_layer_param_count(c) == 3 * ((rows + b.size - 1 - b.rank) / b.size), "%s: rank %d has %lld", what,
+                  b.rank, (long long)wf_layer_param_count(c));
+        compare_models(&b, what, a, c, shapes[i / 4], HELD_WHOLE, false);
+        wf_layer_free(a);
+        wf_layer_free(c);
+    }
+    fixture_close(&b);
+}
+
+/* One all-reduce forward, nothing backward. */
+static void traffic_embedding(void)
+{
+    fixture b = fixture_of_channels("ref", WF_F64);
+    int64_t rows = 40, sent[2];
+    wf_layer *layer =
+        embedder(&b, &rows, wf_channel_embedding(b.mesh, (wf_embedding_opts){.count = rows, .features = 48}));
+    measure(&b, layer, WF_SHAPE(16, 16), HELD_WHOLE, sent);
+    const int64_t should = (int64_t)(b.size - 1) * 2 * 16 * 16 * 48 * 8;
+    WF_EXPECT(sent[0] == should && sent[1] == 0, "embedding, %d ranks: %lld and %lld bytes, should be %lld and 0",
+              b.size, (long long)sent[0], (long long)sent[1], (long long)should);
+    wf_layer_free(layer);
+    fixture_close(&b);
+}
+
+static void embeddings(void)
+{
+    embeddings_on("ref", WF_F64);
+    embeddings_on("cpu", WF_F32);
+}
+
 static void convolutions_f64(void)
 {
     convolutions_on("ref", WF_F64);
@@ -509,8 +574,10 @@ static int on_ranks(int argc, char **argv)
                                    {"random_norms", random_norms},
                                    {"linears", linears},
                                    {"chains", chains},
+                                   {"embeddings", embeddings},
                                    {"traffic", traffic},
                                    {"traffic_both", traffic_both},
+                                   {"traffic_embedding", traffic_embedding},
                                    {"traffic_nothing", traffic_nothing},
                                    {"misuse", misuse},
                                    {"memory", memory},

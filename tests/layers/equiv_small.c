@@ -1,5 +1,6 @@
-/* Small layers whose parameter every rank has whole (layerscale, positions), on inputs that are cut along any
- * dimensions, unevenly and into empty parts: y, dx and the sum of the ranks' gradients are those of the serial layer.
+/* Small layers whose parameter every rank has whole (layerscale, positions, embedding), and rows by indices, on inputs
+ * that are cut along any dimensions, unevenly and into empty parts: y, dx and the sum of the ranks' gradients are those
+ * of the serial layer.
  */
 #include "layers/layers.h"
 #include "tests/optim/optim_model.h"
@@ -43,6 +44,42 @@ static wf_layer *sines(void)
     return wf_positions(ctx, (wf_positions_opts){.length = 9, .features = 6, .kind = WF_POSITIONS_SINE});
 }
 
+/* Indices that follow from x, so that a part has those of its elements. */
+static wf_var *indices_of(wf_var *x, double rows)
+{
+    wf_var *places = wf_scale(wf_abs(x), 0.999 * rows);
+    return wf_cast(places, WF_I32);
+}
+
+static wf_var *embed(wf_layer *self, void *user, wf_var *x)
+{
+    (void)user;
+    wf_var *y = wf_apply(wf_layer_child(self, "table"), indices_of(x, 9));
+    return wf_add(x, wf_sum_over(y, WF_DIMS(-1), false));
+}
+
+static wf_layer *embedding(void)
+{
+    wf_layer *module = wf_module(ctx, embed, NULL);
+    wf_module_add(module, "table", wf_embedding(ctx, (wf_embedding_opts){.count = 9, .features = 4}));
+    return module;
+}
+
+/* Rows of a table that all ranks have whole. */
+static wf_var *rows_of(wf_layer *self, void *user, wf_var *x)
+{
+    (void)self;
+    (void)user;
+    wf_var *table = wf_value(x) && wf_tensor_layout(wf_value(x)).known ? wf_unshard(x) : x;
+    wf_var *y = wf_take(wf_tanh(table), indices_of(x, 5));
+    return wf_sum_over(y, WF_DIMS(-1), false);
+}
+
+static wf_layer *rows(void)
+{
+    return wf_module(ctx, rows_of, NULL);
+}
+
 static wf_layer *depth(void)
 {
     return wf_stochastic_depth(ctx, 0.4);
@@ -57,6 +94,9 @@ static const form forms[] = {
     {"all positions", learned_whole, {.rank = 3, .dim = {2, 7, 6}}, {0, -1}},
     {"all positions, cut", learned_whole, {.rank = 3, .dim = {2, 7, 6}}, {2, 0}},
     {"sines", sines, {.rank = 3, .dim = {5, 3, 6}}, {0, 1}},
+    {"embedding", embedding, {.rank = 2, .dim = {5, 7}}, {1, 0}},
+    {"embedding of few", embedding, {.rank = 1, .dim = {7}}, {0, -1}},
+    {"take", rows, {.rank = 2, .dim = {5, 7}}, {1, 0}},
     {"stochastic depth", depth, {.rank = 4, .dim = {5, 2, 3, 2}}, {0, 2}},
     {"stochastic depth, pixels", depth, {.rank = 4, .dim = {5, 2, 3, 2}}, {3, 0}},
 };

@@ -257,6 +257,25 @@ static wf_var *cross_entropy_of_some(wf_var *x)
     return labelled(some_rows, x);
 }
 
+/* The first, the last and again the first rows, in a square. */
+static wf_var *taken(wf_var *x)
+{
+    const int64_t rows = wf_var_shape(x).dim[0];
+    const int32_t host[] = {0, (int32_t)rows - 1, 0, 0};
+    wf_tensor *index = wf_tensor_new(ctx, WF_I32, rows > 0 ? WF_SHAPE(2, 2) : WF_SHAPE(0));
+    WF_EXPECT_OK(wf_tensor_import(index, host, wf_tensor_bytes(index)));
+    wf_var *y = wf_take(x, wf_input(tape, index));
+    wf_tensor_free(index);
+    return y;
+}
+
+static void rows(void)
+{
+    begin();
+    check_unary("take", taken, 1, 5);
+    end();
+}
+
 static void losses(void)
 {
     begin();
@@ -279,6 +298,7 @@ int main(int argc, char **argv)
                                    {"arithmetic", arithmetic},
                                    {"shape_changes", shape_changes},
                                    {"concats", concats},
+                                   {"rows", rows},
                                    {"losses", losses},
                                    {0}});
 }

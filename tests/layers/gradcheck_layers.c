@@ -307,6 +307,26 @@ static void residual(void)
         }
 }
 
+/* The rows 1, 3, 1, 0, 3 and -1, which is ignored, times x. */
+static wf_var *embed(wf_layer *self, void *user, wf_var *x)
+{
+    const int32_t host[] = {1, 3, 1, 0, 3, -1};
+    (void)user;
+    wf_tensor *index = wf_tensor_new(ctx, WF_I32, WF_SHAPE(wf_var_shape(x).dim[0], 3));
+    WF_EXPECT_OK(wf_tensor_import(index, host, wf_tensor_bytes(index)));
+    wf_var *y = wf_apply(wf_layer_child(self, "table"), wf_input(tape, index));
+    wf_tensor_free(index);
+    return wf_mul(x, y);
+}
+
+static void embedding(void)
+{
+    wf_layer *module = wf_module(ctx, embed, NULL);
+    wf_module_add(module, "table",
+                  wf_embedding(ctx, (wf_embedding_opts){.count = 4, .features = 5, .ignores = true, .ignored = -1}));
+    check_layer("embedding", module, WF_SHAPE(2, 3, 5));
+}
+
 /* What residual blocks end with, and positions; the same samples are left out every time. */
 static void small_layers(void)
 {
@@ -387,6 +407,7 @@ int main(int argc, char **argv)
                                                {"prelus", prelus},
                                                {"residual", residual},
                                                {"small_layers", small_layers},
+                                               {"embedding", embedding},
                                                {"pooling", pooling},
                                                {"composed", composed},
                                                {"skips_and_ties", skips_and_ties},

@@ -1,5 +1,5 @@
-/* Known values of small layers: layerscale, stochastic depth, positions; of padding on one side; and truncated normal
- * initial values. */
+/* Known values of small layers: layerscale, stochastic depth, positions, embedding; of padding on one side; and truncated
+ * normal initial values. */
 #include "layers/layers.h"
 #include "tests/optim/optim_model.h"
 #include "tests/test.h"
@@ -116,6 +116,30 @@ static void sines(void)
     wf_layer_free(layer);
 }
 
+/* Rows come out by their numbers, in any shape; initial values are standard normal. */
+static void rows_of_tables(void)
+{
+    const int64_t host[] = {3, 0, 7, 3};
+    wf_layer *layer =
+        wf_embedding(ctx, (wf_embedding_opts){.count = 4, .features = 500, .ignores = true, .ignored = 7});
+    wf_tensor *index = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(2, 1, 2), host);
+    double *w = fetch(wf_param_value(wf_layer_param(layer, "W"))), squares = 0;
+    wf_var *y = wf_apply(layer, wf_input(tape, index));
+    WF_EXPECT(y && wf_shape_equal(wf_var_shape(y), WF_SHAPE(2, 1, 2, 500)), "%s", wf_error_message());
+    double *v = fetch(wf_value(y));
+    for (int i = 0; i < 2000; i++) {
+        const double should = host[i / 500] == 7 ? 0 : w[host[i / 500] * 500 + i % 500];
+        WF_EXPECT(v[i] == should, "element %d is %g, should be %g", i, v[i], should);
+        squares += w[i] * w[i];
+    }
+    WF_EXPECT(fabs(squares / 2000 - 1) < 0.15, "the variance of the table is %g", squares / 2000);
+    free(v);
+    free(w);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(index);
+    wf_layer_free(layer);
+}
+
 /* Mean, deviation and largest distance from the mean of 20000 numbers. */
 static void truncated(void)
 {
@@ -180,6 +204,7 @@ int main(int argc, char **argv)
                                  (test_case[]){{"whole_samples", whole_samples},
                                                {"factors_of_channels", factors_of_channels},
                                                {"sines", sines},
+                                               {"rows_of_tables", rows_of_tables},
                                                {"truncated", truncated},
                                                {"sides_of_padding", sides_of_padding},
                                                {0}});
