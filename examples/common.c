@@ -107,18 +107,24 @@ void example_options(int argc, char **argv, const char *about, const example_opt
     exit(argp_err_exit_status);
 }
 
-static _Noreturn void end_everywhere(wf_comm *comm, bool speaks, const char *message)
+static void say(const char *message)
 {
-    if (speaks)
-        fprintf(stderr, "%s: %s\n", program_invocation_short_name, message);
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, message);
+}
+
+static _Noreturn void end_here(wf_comm *comm)
+{
     wf_comm_close(comm);
     exit(EXIT_FAILURE);
 }
 
 void example_check(wf_comm *comm, wf_status status)
 {
-    if (status != WF_OK)
-        end_everywhere(comm, comm ? wf_comm_rank(comm) == 0 : first_rank(), wf_error_message());
+    if (status == WF_OK)
+        return;
+    if (comm ? wf_comm_rank(comm) == 0 : first_rank())
+        say(wf_error_message());
+    end_here(comm);
 }
 
 void example_agree(wf_comm *comm, const char *complaint)
@@ -127,8 +133,12 @@ void example_agree(wf_comm *comm, const char *complaint)
     if (wf_comm_rank(comm) == 0 && complaint)
         snprintf(message, sizeof message, "%s", complaint);
     WF_MUST(wf_bcast_bytes(comm, message, sizeof message, 0));
-    if (*message)
-        end_everywhere(comm, wf_comm_rank(comm) == 0, message);
+    if (!*message)
+        return;
+    if (wf_comm_rank(comm) == 0)
+        say(message);
+    WF_MUST(wf_barrier(comm)); /* the first rank that ends ends the others, which may still be in an earlier call */
+    end_here(comm);
 }
 
 void example_compute(wf_comm *comm, const char *type)
