@@ -201,7 +201,7 @@ typedef struct wf_slab_run {
 } wf_slab_run;
 /* Writes dx, of own inputs, from dy, of all own outputs; what is beyond has no exchange. */
 wf_status wf_slabs_run_back(const wf_slab_run *run, const wf_field *dy, const wf_field *dx) WF_NODISCARD;
-/* The same in two steps for an exchange in reverse: what of the box of `around` is not own is written there, to be sent
+/* In two steps for an exchange in reverse: what of the box of `around` is not own is written there, to be sent
  * back; and dx, but for what comes back. */
 wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, wf_box own,
                             const wf_field *around) WF_NODISCARD;

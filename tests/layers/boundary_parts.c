@@ -175,7 +175,15 @@ static wf_layer *layer_on(const wf_mesh *mesh, const geometry *g)
     return conv[!pixels][g->kind][g->nd - 1](mesh, biased(g->conv));
 }
 
-static void check(geometry *g, wf_mesh_opts grid, test_rng *rng)
+/* The serial layer, which wf_parallelize has made one of parts. */
+static wf_layer *parallelized(const wf_mesh *mesh, const geometry *g)
+{
+    wf_layer *layer = serial_layer(g);
+    WF_EXPECT_OK(wf_parallelize(layer, mesh, WF_PARALLEL_SPATIAL));
+    return layer;
+}
+
+static void check(geometry *g, wf_mesh_opts grid, wf_layer *(*make)(const wf_mesh *, const geometry *), test_rng *rng)
 {
     subject s = {.g = g, .mesh = mesh_of(grid)};
     wf_boundary *b = boundary_of(g);
@@ -196,7 +204,7 @@ static void check(geometry *g, wf_mesh_opts grid, test_rng *rng)
              b->row_on_pole, b->n_negated, (int)o->groups);
     s.layout = random_layout(s.mesh, whole_of(g), (held)test_int(rng, 0, HELDS - 1), rng);
     s.serial = serial_layer(g);
-    s.parts = layer_on(s.mesh, g);
+    s.parts = make(s.mesh, g);
     WF_EXPECT(s.serial && s.parts, "%s: %s", s.name, wf_error_trail());
     if (wf_layer_named(s.parts, "m") && wf_layer_named(s.serial, "m"))
         compare(&s, rng);
@@ -213,7 +221,7 @@ static void parts(void)
         geometry g = draw_question((kind)(i % (UPSAMPLE + 1)), &rng);
         while (!question_holds(&g)) /* an error of one application ends the communicator: see `refused` */
             g = draw_question(g.kind, &rng);
-        check(&g, draw_grid(&g, i % 3 == 0, &rng), &rng);
+        check(&g, draw_grid(&g, i % 3 == 0, &rng), layer_on, &rng);
     }
     WF_EXPECT(wf_comm_size(run.comm) == 1 || run.added > 0, "nothing was sent");
     close_run();
@@ -237,7 +245,8 @@ static void large(void)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         geometry g = list[i];
         g.conv.groups = 1;
-        check(&g, (wf_mesh_opts){.height = size}, &rng);
+        check(&g, (wf_mesh_opts){.height = size}, i > 0 ? layer_on : parallelized, &rng);
+        check(&g, (wf_mesh_opts){.width = size}, parallelized, &rng);
     }
     close_run();
 }

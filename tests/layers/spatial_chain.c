@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST = 4, MOST_RANKS = 8 };
 
@@ -387,12 +388,36 @@ static void refusals(void)
     close_all();
 }
 
+/* A chain says where a pole cuts it: ranks compare that. */
+static void poles_are_told(void)
+{
+    open_all();
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = wf_comm_size(comm)});
+    wf_conv_opts o = {.in = 1, .out = 1, .kernel = 3, .pad = 1, .boundary = {.edge = WF_EDGE_CIRCULAR}};
+    wf_layer *layer[3];
+    for (int i = 0; i < 3; i++) {
+        o.boundary.lo[2] = i == 1 ? WF_EDGE_POLE : WF_EDGE_DEFAULT;
+        layer[i] = wf_spatial_conv2d(mesh, o);
+    }
+    wf_layer *cut = wf_spatial_chain(mesh, (wf_spatial_chain_opts){.depth = 3}, 3, layer);
+    WF_EXPECT(cut && strstr(cut->options, ", an exchange for layer 1 alone, which has a pole"), "it says: %s",
+              cut ? cut->options : wf_error_message());
+    WF_EXPECT(cut && !strstr(cut->options, "layer 0 alone") && !strstr(cut->options, "layer 2 alone"), "it says: %s",
+              cut ? cut->options : "");
+    wf_layer_free(cut);
+    wf_mesh_close(mesh);
+    close_all();
+}
+
 static int on_ranks(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){
-            {"random_chains", random_chains}, {"traffic", traffic}, {"choice", choice}, {"refusals", refusals}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"random_chains", random_chains},
+                                   {"traffic", traffic},
+                                   {"choice", choice},
+                                   {"refusals", refusals},
+                                   {"poles_are_told", poles_are_told},
+                                   {0}});
 }
 
 int main(int argc, char **argv)
