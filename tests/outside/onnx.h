@@ -57,6 +57,7 @@ typedef struct onnx_run {
     wf_ctx *ctx;
     wf_tape *tape;
     const wf_mesh *mesh; /* NULL: on one rank */
+    bool is_cut;         /* an input of a node was in parts */
     int version;
     int n_layers, n_held;
     wf_layer *layer[ONNX_NODES];
@@ -78,6 +79,7 @@ typedef wf_var *(*onnx_function)(onnx_call *call);
 typedef enum onnx_cut {
     ONNX_WHOLE = 0, /* not at all */
     ONNX_IMAGES,    /* the first as images are (wf_shard); the function makes the layer of the mesh */
+    ONNX_CHANNELS,  /* as ONNX_IMAGES, and along channels */
     ONNX_ELEMENTS,  /* all, along the dimensions of the broadcast result */
     ONNX_FIRST,     /* the first, along its dimensions */
     ONNX_ROWS,      /* rows of the first factor of a product; a third input as the result is */

@@ -34,6 +34,8 @@ static int cut_dim(wf_axis axis, int dims)
     const int back[WF_AXES] = {[WF_AXIS_DEPTH] = 3, [WF_AXIS_HEIGHT] = 2, [WF_AXIS_WIDTH] = 1};
     if (axis == WF_AXIS_DATA)
         return dims > 0 ? 0 : -1;
+    if (axis == WF_AXIS_CHANNEL)
+        return dims > 2 ? 1 : -1;
     return back[axis] && dims - back[axis] > 0 ? dims - back[axis] : -1;
 }
 
@@ -104,7 +106,7 @@ void onnx_cut_inputs(onnx_call *call, onnx_cut cut)
 {
     const wf_mesh *mesh = call->run->mesh;
     wf_shape result = wf_var_shape(call->in[0]);
-    if (cut == ONNX_IMAGES)
+    if (cut == ONNX_IMAGES || cut == ONNX_CHANNELS)
         call->in[0] = wf_shard(call->in[0], mesh);
     if (cut == ONNX_FIRST)
         call->in[0] = cut_element(call->in[0], mesh, result);
@@ -120,18 +122,33 @@ void onnx_cut_inputs(onnx_call *call, onnx_cut cut)
             call->in[i] = cut_element(call->in[i], mesh, result);
 }
 
+/* True if an axis may cut dimension `dim` of the inputs of an operator of this kind. */
+static bool may_cut(onnx_cut cut, wf_axis axis, int dim)
+{
+    if (dim < 0)
+        return false;
+    switch (cut) {
+    case ONNX_LINES:
+    case ONNX_ROWS:
+        return axis == WF_AXIS_DATA;
+    case ONNX_IMAGES:
+        return axis == WF_AXIS_DATA || (axis != WF_AXIS_CHANNEL && dim >= 2);
+    case ONNX_CHANNELS:
+        return axis == WF_AXIS_DATA || axis == WF_AXIS_CHANNEL || dim >= 2;
+    default:
+        return true;
+    }
+}
+
 bool onnx_can_cut(const onnx_case *c, onnx_cut cut, const wf_mesh *mesh)
 {
     int dims = 0;
     for (int i = 0; i < c->n_tensors && (i == 0 || cut == ONNX_ELEMENTS); i++)
         dims = c->tensor[i].shape.rank > dims ? c->tensor[i].shape.rank : dims;
-    for (int a = 0; a < WF_AXES; a++) {
-        if (wf_mesh_size(mesh, (wf_axis)a) == 1)
-            continue;
-        const int dim = cut_dim((wf_axis)a, dims);
-        if (dim < 0 || ((cut == ONNX_LINES || cut == ONNX_ROWS) && a != WF_AXIS_DATA) ||
-            (cut == ONNX_IMAGES && a != WF_AXIS_DATA && dim < 2))
+    for (int a = 0; a < WF_AXES; a++)
+        if (wf_mesh_size(mesh, (wf_axis)a) > 1 && !may_cut(cut, (wf_axis)a, cut_dim((wf_axis)a, dims)))
             return false;
-    }
-    return true;
+    /* Each rank of the channel axis holds at least one of the outputs of a transposed convolution. */
+    const bool transposed = strcmp(c->node[0].op, "ConvTranspose") == 0;
+    return !transposed || c->tensor[1].shape.dim[1] >= wf_mesh_size(mesh, WF_AXIS_CHANNEL);
 }

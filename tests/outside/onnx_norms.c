@@ -10,11 +10,26 @@ static double eps_of(const onnx_call *call)
     return eps == 0 ? WF_ZERO : eps;
 }
 
-/* A parameter of the layer as a row, times a factor, and a multiple of another one. */
+static wf_layer *batchnorm_layer(onnx_call *call, wf_batchnorm_opts opts)
+{
+    const wf_mesh *mesh = call->run->mesh;
+    if (!mesh)
+        return onnx_layer(call, wf_batchnorm(call->run->ctx, opts));
+    const bool channels = wf_mesh_size(mesh, WF_AXIS_CHANNEL) > 1;
+    return onnx_layer(call,
+                      channels ? wf_channel_sync_batchnorm(mesh, opts) : wf_sync_batchnorm(wf_mesh_world(mesh), opts));
+}
+
+/* A parameter of the layer, whole. */
 static wf_var *state_of(onnx_call *call, wf_layer *layer, const char *name)
 {
-    return wf_input(call->run->tape,
-                    onnx_hold(call, wf_tensor_copy(wf_param_value(wf_layer_param(layer, name)), WF_F32, WF_ROW_MAJOR)));
+    const onnx_run *run = call->run;
+    wf_param *param = wf_layer_param(layer, name);
+    wf_tensor *value =
+        run->mesh ? wf_param_gather(wf_mesh_world(run->mesh), param) : wf_tensor_alias(wf_param_value(param));
+    wf_tensor *copy = wf_tensor_copy(value, WF_F32, WF_ROW_MAJOR);
+    wf_tensor_free(value);
+    return wf_input(run->tape, onnx_hold(call, copy));
 }
 
 /* ONNX's running variance is that of the batch, Weft's the unbiased one: n / (n - 1) of it. */
@@ -31,8 +46,7 @@ static wf_var *say_batch_normalization(onnx_call *call)
     const double decay = onnx_real(call, "momentum", 0.9);
     const bool training = onnx_int(call, "training_mode", 0) != 0;
     const wf_batchnorm_opts opts = {.channels = x.dim[1], .eps = eps_of(call), .decay = decay};
-    wf_layer *layer = run->mesh ? wf_sync_batchnorm(wf_mesh_world(run->mesh), opts) : wf_batchnorm(run->ctx, opts);
-    onnx_layer(call, layer);
+    wf_layer *layer = batchnorm_layer(call, opts);
     const char *names[] = {"gamma", "beta", "avg_mean", "avg_var"};
     for (int i = 0; i < 4; i++)
         onnx_set_param(layer, names[i], call->in[1 + i]);
@@ -82,12 +96,11 @@ static wf_var *say_mean_variance_normalization(onnx_call *call)
 {
     const onnx_run *run = call->run;
     const wf_batchnorm_opts opts = {
-        .channels = wf_var_shape(call->in[0]).dim[1], .eps = WF_ZERO, .no_gamma = true, .no_beta = true};
+        .channels = onnx_whole_shape(call->in[0]).dim[1], .eps = WF_ZERO, .no_gamma = true, .no_beta = true};
     if (onnx_find(call, "axes"))
         return NULL;
     WF_EXPECT_OK(wf_tape_set_mode(run->tape, WF_TRAIN));
-    wf_layer *layer = run->mesh ? wf_sync_batchnorm(wf_mesh_world(run->mesh), opts) : wf_batchnorm(run->ctx, opts);
-    return wf_apply(onnx_layer(call, layer), call->in[0]);
+    return wf_apply(batchnorm_layer(call, opts), call->in[0]);
 }
 
 /* x / (bias + alpha mean of x^2 over neighbouring channels)^beta: pooling along channels. */
@@ -108,9 +121,9 @@ static wf_var *say_lrn(onnx_call *call)
     return wf_mul(call->in[0], wf_pow(base, -onnx_real(call, "beta", 0.75)));
 }
 
-const onnx_operator onnx_norms[] = {{"BatchNormalization", say_batch_normalization, ONNX_IMAGES},
-                                    {"InstanceNormalization", say_instance_normalization, ONNX_IMAGES},
+const onnx_operator onnx_norms[] = {{"BatchNormalization", say_batch_normalization, ONNX_CHANNELS},
+                                    {"InstanceNormalization", say_instance_normalization, ONNX_CHANNELS},
                                     {"LayerNormalization", say_layer_normalization, ONNX_FIRST},
-                                    {"MeanVarianceNormalization", say_mean_variance_normalization, ONNX_IMAGES},
+                                    {"MeanVarianceNormalization", say_mean_variance_normalization, ONNX_CHANNELS},
                                     {"LRN", say_lrn, ONNX_WHOLE},
                                     {0}};

@@ -73,7 +73,12 @@ static wf_layer *conv_layer(onnx_call *call, bool transposed, int nd, wf_conv_op
     static wf_layer *(*const spatial[2][3])(const wf_mesh *, wf_conv_opts) = {
         {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
         {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
+    static wf_layer *(*const channels[2][3])(const wf_mesh *, wf_conv_opts) = {
+        {wf_mesh_conv1d, wf_mesh_conv2d, wf_mesh_conv3d},
+        {wf_mesh_conv_transpose1d, wf_mesh_conv_transpose2d, wf_mesh_conv_transpose3d}};
     const onnx_run *run = call->run;
+    if (run->mesh && wf_mesh_size(run->mesh, WF_AXIS_CHANNEL) > 1)
+        return onnx_layer(call, channels[transposed][nd - 1](run->mesh, opts));
     return onnx_layer(call, run->mesh ? spatial[transposed][nd - 1](run->mesh, opts)
                                       : serial[transposed][nd - 1](run->ctx, opts));
 }
@@ -129,7 +134,9 @@ static wf_var *say_conv_transpose(onnx_call *call)
     windows w = read_windows(call, x, &k.dim[2]);
     pad_for_output(call, &w, x);
     const int64_t out = k.dim[1] * onnx_int(call, "group", 1);
-    wf_layer *layer = conv_layer(call, true, w.nd, conv_opts(call, &w, k.dim[0], out, call->in[2]));
+    wf_conv_opts opts = conv_opts(call, &w, k.dim[0], out, call->in[2]);
+    opts.form = WF_FORM_FILTER; /* a rank has some of the outputs, since the cases have one input */
+    wf_layer *layer = conv_layer(call, true, w.nd, opts);
     onnx_set_param(layer, "W", call->in[1]);
     if (call->in[2])
         onnx_set_param(layer, "b", call->in[2]);
@@ -280,11 +287,11 @@ static wf_var *say_resize(onnx_call *call)
 
 const onnx_operator onnx_windows[] = {{"Conv", say_conv, ONNX_IMAGES},
                                       {"ConvInteger", say_conv_integer, ONNX_WHOLE},
-                                      {"ConvTranspose", say_conv_transpose, ONNX_IMAGES},
-                                      {"MaxPool", say_max_pool, ONNX_IMAGES},
-                                      {"AveragePool", say_average_pool, ONNX_IMAGES},
-                                      {"GlobalMaxPool", say_global_max_pool, ONNX_IMAGES},
-                                      {"GlobalAveragePool", say_global_average_pool, ONNX_IMAGES},
-                                      {"Upsample", say_upsample, ONNX_IMAGES},
-                                      {"Resize", say_resize, ONNX_IMAGES},
+                                      {"ConvTranspose", say_conv_transpose, ONNX_CHANNELS},
+                                      {"MaxPool", say_max_pool, ONNX_CHANNELS},
+                                      {"AveragePool", say_average_pool, ONNX_CHANNELS},
+                                      {"GlobalMaxPool", say_global_max_pool, ONNX_CHANNELS},
+                                      {"GlobalAveragePool", say_global_average_pool, ONNX_CHANNELS},
+                                      {"Upsample", say_upsample, ONNX_CHANNELS},
+                                      {"Resize", say_resize, ONNX_CHANNELS},
                                       {0}};
