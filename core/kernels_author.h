@@ -25,6 +25,7 @@
 #define WF_CORE_KERNELS_AUTHOR_H
 
 #include "core/act_author.h"
+#include "core/attention_author.h"
 #include "core/context.h"
 #include "core/fold_author.h"
 #include "core/random_author.h"
@@ -330,6 +331,7 @@ typedef wf_status wf_sum_squares_fn(wf_ctx *ctx, const wf_array *x, const wf_arr
 typedef wf_status wf_softmax_forward_fn(wf_ctx *ctx, bool logarithm, const wf_array *x, const wf_array *y);
 typedef wf_status wf_softmax_backward_fn(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
                                          const wf_array *dx);
+typedef wf_status wf_attention_fn(wf_ctx *ctx, const wf_attention_args *args);
 typedef wf_status wf_row_most_fn(wf_ctx *ctx, const wf_array *x, const wf_array *y, const wf_array *index);
 typedef wf_status wf_row_most_backward_fn(wf_ctx *ctx, const wf_array *index, const wf_array *dy, const wf_array *dx);
 typedef wf_status wf_take_fn(wf_ctx *ctx, const wf_take_args *args);
@@ -530,6 +532,13 @@ typedef struct wf_kernels {
      * of the table is the sum of the rows i of y whose index is first + r, in the order of i; table and y are
      * gradients. An index outside [0, whole) that is not `ignored` is WF_ERR_ARGUMENT, as a wrong label of nll is. */
     wf_take_fn *take_forward, *take_backward;
+
+    /* forward: y = sum_j p v[j], p = exp(s - lse) after dropout, and lse. A query that sees no key has y = 0 and lse =
+     * -infinity. No array of T S elements is made. */
+    wf_attention_fn *attention_forward;
+    /* dq, dk, dv and dbias from dy and from y and lse, which may be those of more keys than are here. Sums over samples
+     * have a fixed order. */
+    wf_attention_fn *attention_backward;
 
     /* forward: loss (of x's type) = scale * sum l(x, t); t is `target`, or `value`. backward: dx = dloss * scale *
      * dl/dx. */

@@ -42,6 +42,20 @@ static double matmul_flops(const wf_matmul_args *a)
     return 2 * (double)c.dim[0] * (double)c.dim[1] * (double)a->a->shape.dim[a->a_transposed ? 0 : 1];
 }
 
+/* Two products of T x S, five backward; of what a causal mask hides, too. */
+static double attention_flops(const wf_attention_args *a)
+{
+    const wf_attention_sizes z = wf_attention_sizes_of(a);
+    const double scores = 2 * (double)z.n * (double)a->heads * (double)z.t * (double)z.s;
+    return scores * (a->dy ? (double)(3 * z.d + 2 * z.e) : (double)(z.d + z.e));
+}
+
+static double attention_bytes(const wf_attention_args *a)
+{
+    return bytes_of(a->q) + bytes_of(a->k) + bytes_of(a->v) + bytes_of(a->y) + bytes_of(a->dy) + bytes_of(a->dq) +
+           bytes_of(a->dk) + bytes_of(a->dv);
+}
+
 static double norm_bytes(const wf_ctx *ctx, const wf_norm_args *a)
 {
     /* The cuda filling finds the sign of y from x where it can, the cpu filling in f32 if the caller
@@ -133,6 +147,8 @@ TIMED(softmax_forward, (wf_ctx * ctx, bool logarithm, const wf_array *x, const w
       bytes_of(x) + bytes_of(y))
 TIMED(softmax_backward, (wf_ctx * ctx, bool logarithm, const wf_array *y, const wf_array *dy, const wf_array *dx),
       (ctx, logarithm, y, dy, dx), 0, bytes_of(y) + bytes_of(dy) + bytes_of(dx))
+TIMED_ARGS(attention_forward, wf_attention_args, attention_flops(a), attention_bytes(a))
+TIMED_ARGS(attention_backward, wf_attention_args, attention_flops(a), attention_bytes(a))
 TIMED(row_most, (wf_ctx * ctx, const wf_array *x, const wf_array *y, const wf_array *index), (ctx, x, y, index), 0,
       bytes_of(x) + bytes_of(y) + bytes_of(index))
 TIMED(row_most_backward, (wf_ctx * ctx, const wf_array *index, const wf_array *dy, const wf_array *dx),
@@ -199,6 +215,8 @@ void wf_profile_table(wf_kernels *table)
     TAKE(sum_squares);
     TAKE(softmax_forward);
     TAKE(softmax_backward);
+    TAKE(attention_forward);
+    TAKE(attention_backward);
     TAKE(row_most);
     TAKE(row_most_backward);
     TAKE(take_forward);

@@ -2,6 +2,7 @@
 #ifndef WF_LAYERS_LAYERS_H
 #define WF_LAYERS_LAYERS_H
 
+#include "layers/attention.h"
 #include "layers/chain.h"
 #include "layers/channel.h"
 #include "layers/communication.h"

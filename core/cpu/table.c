@@ -65,6 +65,8 @@ static wf_kernels overridden(void)
     table.sum_squares = wf_cpu_sum_squares;
     table.softmax_forward = wf_cpu_softmax_forward;
     table.softmax_backward = wf_cpu_softmax_backward;
+    table.attention_forward = wf_cpu_attention_forward;
+    table.attention_backward = wf_cpu_attention_backward;
     table.row_most = wf_cpu_row_most;
     table.row_most_backward = wf_cpu_row_most_backward;
     table.take_forward = wf_cpu_take_forward;

@@ -21,7 +21,7 @@ endfunction()
 
 if(NOT WEFT_SANITIZE)
   foreach(level ${WEFT_LEVELS})
-    foreach(name contract_kernels contract_group_norm contract_fold known_answers cpu_convolution functions_values
+    foreach(name contract_kernels contract_group_norm contract_attention contract_fold known_answers cpu_convolution functions_values
         layers_values gradcheck_layers golden mixed)
       weft_level_test(${level} ${name} "")
     endforeach()

@@ -31,7 +31,7 @@ set(limit 600)
 if(WEFT_SANITIZE)
   set(limit 900)
 endif()
-foreach(source contract_device contract_kernels contract_norm contract_group_norm contract_elementwise contract_fold contract_memory known_numbers
+foreach(source contract_device contract_kernels contract_norm contract_group_norm contract_attention contract_elementwise contract_fold contract_memory known_numbers
     known_answers wrapped)
   set(test emulated_${source})
   weft_test_source(file ${source})
@@ -88,7 +88,7 @@ foreach(source mixed optim_scale pad)
 endforeach()
 # The short suite has emulated_contract_device, emulated_contract_memory, emulated_known_* and emulated_optim_scale of
 # the same kind.
-set(long emulated_contract_kernels emulated_contract_norm emulated_contract_group_norm emulated_contract_elementwise emulated_contract_fold emulated_captured
+set(long emulated_contract_kernels emulated_contract_norm emulated_contract_group_norm emulated_contract_attention emulated_contract_elementwise emulated_contract_fold emulated_captured
   emulated_captured_errors emulated_pad)
 set_property(TEST ${long} APPEND PROPERTY LABELS long)
 weft_test_long(${long})

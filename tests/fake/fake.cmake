@@ -58,7 +58,7 @@ foreach(name core_basics core_tape contract_device contract_memory known_answers
   weft_guard(${name})
 endforeach()
 # The kind of the following tests of the label `long` is in the short suite already.
-foreach(name contract_norm contract_group_norm contract_elementwise contract_fold contract_kernels)
+foreach(name contract_norm contract_group_norm contract_attention contract_elementwise contract_fold contract_kernels)
   weft_guard(${name} LABELS long)
 endforeach()
 foreach(name exchange equiv_data)
@@ -136,7 +136,7 @@ endforeach()
 weft_guard(reducers RANKS 2)
 weft_guard(node_sums RANKS 2)
 weft_guard(models RANKS 2 ARGS sgd_f64 LABELS long)
-weft_test_long(guard_contract_norm guard_contract_group_norm guard_contract_elementwise guard_contract_fold guard_contract_kernels guard_contract_comm guard_equiv_data
+weft_test_long(guard_contract_norm guard_contract_group_norm guard_contract_attention guard_contract_elementwise guard_contract_fold guard_contract_kernels guard_contract_comm guard_equiv_data
   guard_equiv_channel guard_reducers nccl_pipeline nccl_order_equiv_channel nccl_order_captured_pipeline
   nccl_order_captured_pipeline_on_2)
 

@@ -40,7 +40,7 @@ static void look_array(const char *slot, const wf_array *a)
 
 static void look_random(const char *slot, const wf_random *random)
 {
-    if (random->iteration)
+    if (random && random->iteration)
         guard_need_device(slot, random->iteration, sizeof *random->iteration);
 }
 
@@ -188,6 +188,10 @@ static guard_value save_count(wf_count count)
 #define FIELDS_group_norm(F)                                                                                           \
     F(I, rows) F(I, places) F(I, channels) F(I, groups) F(I, size) F(I, first) F(D, count) F(D, eps) F(I, about_zero)  \
     F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, gamma) F(P, beta) F(P, stats) F(P, sums) F(P, dgamma) F(P, dbeta)
+#define FIELDS_attention(F)                                                                                            \
+    F(I, heads) F(D, scale) F(P, q) F(P, k) F(P, v) F(P, y) F(P, lse) F(P, dy) F(P, dq) F(P, dk) F(P, dv) F(P, bias)   \
+    F(P, index) F(P, dbias) F(P, mask) F(P, lengths) F(P, q_region) F(P, k_region) F(I, causal) F(I, first_query)      \
+    F(I, first_key) F(D, dropout) F(P, random)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
 #define FIELDS_fold(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, c) F(P, y) F(I, accumulate)
@@ -296,6 +300,8 @@ SLOT(3, sum, (CTX, ARRAY *a, double b, ARRAY *c), (P(0), D(1), P(2)), a, b, c)
 SLOT(3, sum_squares, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
 SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), a, b, c)
 SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
+SLOT_OF(attention, attention_forward)
+SLOT_OF(attention, attention_backward)
 SLOT(3, row_most, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(3, row_most_backward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT_OF(take, take_forward)
@@ -413,8 +419,9 @@ static wf_kernels filled(void)
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
     TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
-    TAKE(row_most), TAKE(row_most_backward), TAKE(take_forward), TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward),
-        TAKE(nll_backward), TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
+    TAKE(attention_forward), TAKE(attention_backward), TAKE(row_most), TAKE(row_most_backward), TAKE(take_forward),
+        TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward),
+        TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
     TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }

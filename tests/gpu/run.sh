@@ -32,7 +32,7 @@ limit=470 # seconds of a half
 most_beside=4
 
 proof_programs="contract_convolution contract_kernels captured captured_errors captured_pipeline equiv_data equiv_spatial equiv_sync_norm
-    equiv_channel contract_device contract_norm contract_group_norm contract_elementwise contract_fold contract_memory known_answers gradcheck_functions gradcheck_arithmetic
+    equiv_channel contract_device contract_norm contract_group_norm contract_attention contract_elementwise contract_fold contract_memory known_answers gradcheck_functions gradcheck_arithmetic
     gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
     optim_scale contract_comm"
 figure_programs="bench_dcgan bench_step bench_kernels bench_cuda_conv"

@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define INPUTS   3
+#ifndef INPUTS
+#define INPUTS 3
+#endif
 #define ELEMENTS 256
 
 /* A function of one, two or many variables. */
@@ -180,7 +182,7 @@ static void end(void)
 }
 
 /* Every shape of `least` to `most` dimensions, in both orders where they differ. */
-static void check_unary(const char *name, wf_var *(*f)(wf_var *x), int least, int most)
+static inline void check_unary(const char *name, wf_var *(*f)(wf_var *x), int least, int most)
 {
     for (int s = 0; s < SHAPES; s++)
         for (int order = WF_ROW_MAJOR; order <= (shapes[s].rank > 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR); order++)
@@ -188,7 +190,7 @@ static void check_unary(const char *name, wf_var *(*f)(wf_var *x), int least, in
                 check(name, (function){.one = f}, 1, (wf_shape[]){shape_of(s)}, (wf_order[]){(wf_order)order});
 }
 
-static void check_binary(const char *name, wf_var *(*f)(wf_var *a, wf_var *b))
+static inline void check_binary(const char *name, wf_var *(*f)(wf_var *a, wf_var *b))
 {
     for (int s = 0; s < SHAPES; s++)
         for (int orders = 0; orders < (shapes[s].rank > 2 ? 4 : 1); orders++)

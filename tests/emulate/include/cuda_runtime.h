@@ -60,6 +60,12 @@ template <class T> T __shfl_xor_sync(unsigned, T v, int lane_mask)
     return v;
 }
 
+/* The value of a lane that may be another one for each. */
+template <class T> T __shfl_sync(unsigned all, T v, int from)
+{
+    return __shfl_xor_sync(all, v, (int)(threadIdx.x % 32) ^ from);
+}
+
 inline int32_t atomicCAS(int32_t *at, int32_t expected, int32_t wanted)
 {
     const int32_t old = *at;

@@ -1,0 +1,187 @@
+/* What forward and backward of attention share: blocks of queries, their scores, and products. */
+#include "core/cpu/attention_impl.h"
+
+#include "core/random_rows_author.h"
+
+#include <math.h>
+#include <string.h>
+
+static const int32_t *whole_numbers(const wf_array *a)
+{
+    return a->data;
+}
+
+attention_block wf_attention_block(const attention_job *job, int64_t n, int64_t h, int64_t i)
+{
+    attention_block b = {.n = n, .h = h, .i = i, .count = wf_cpu_min(LANES, job->z.t - i)};
+    const int64_t length = job->a->lengths ? whole_numbers(job->a->lengths)[n] : INT64_MAX;
+    b.width = wf_pack_up(b.count);
+    b.reach = wf_attention_reach(job->a, job->z.s, length, i + b.count - 1);
+    return b;
+}
+
+attention_rows wf_attention_rows(const attention_job *job, const wf_array *of, int64_t n, int64_t h, int64_t first,
+                                 int64_t count, float *room)
+{
+    const int64_t all = of->shape.dim[2], each = all / job->a->heads;
+    const int64_t at = (n * of->shape.dim[1] + first) * all + h * each;
+    if (of->dtype == WF_F32)
+        return (attention_rows){(const float *)of->data + at, all};
+    for (int64_t j = 0; j < count; j++)
+        wf_cpu_widen(of->dtype, each, (const uint16_t *)of->data + at + j * all, room + j * each);
+    return (attention_rows){room, each};
+}
+
+void wf_attention_turn(const attention_job *job, const wf_array *of, const attention_block *b, float scale, float *to)
+{
+    const int64_t all = of->shape.dim[2], each = all / job->a->heads;
+    const int64_t at = (b->n * of->shape.dim[1] + b->i) * all + b->h * each;
+    memset(to, 0, (size_t)(each * LANES) * sizeof *to);
+    for (int64_t i = 0; i < b->count; i++)
+        for (int64_t c = 0; c < each; c += LANES) {
+            float room[LANES];
+            const int64_t n = wf_cpu_min(LANES, each - c);
+            const float *const row = wf_cpu_read(of, at + i * all + c, n, room);
+            for (int64_t x = 0; x < n; x++)
+                to[(c + x) * LANES + i] = scale * row[x];
+        }
+}
+
+/* --- products ----------------------------------------------------------------------------------------------------- */
+
+enum { TALL = 4 };
+
+/* `rows` of c by `packs` packs of its columns, both constants where it is inlined. */
+WF_CPU_INLINE void multiply_tile(const attention_product *p, int64_t m, int64_t n, int rows, int packs)
+{
+    pack sum[TALL][4];
+    for (int r = 0; r < rows; r++)
+        for (int x = 0; x < packs; x++)
+            sum[r][x] = pack_load(p->c + (m + r) * p->ldc + n + x * PACK);
+    const float *a = p->a + m * p->row, *b = p->b + n;
+    for (int64_t k = 0; k < p->k; k++, a += p->column, b += p->ldb) {
+        pack right[4];
+        for (int x = 0; x < packs; x++)
+            right[x] = pack_load(b + x * PACK);
+        for (int r = 0; r < rows; r++) {
+            const pack left = pack_of(a[r * p->row]);
+            for (int x = 0; x < packs; x++)
+                sum[r][x] = pack_fma(left, right[x], sum[r][x]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int x = 0; x < packs; x++)
+            pack_store(p->c + (m + r) * p->ldc + n + x * PACK, sum[r][x]);
+}
+
+WF_CPU_INLINE void multiply_columns(const attention_product *p, int64_t n, int packs)
+{
+    int64_t m = 0;
+    for (; m + TALL <= p->m; m += TALL)
+        multiply_tile(p, m, n, TALL, packs);
+    for (; m < p->m; m++)
+        multiply_tile(p, m, n, 1, packs);
+}
+
+void wf_attention_multiply(const attention_product *p)
+{
+    int64_t n = 0;
+    /* 16 sums fit the 32 registers of AVX-512, 8 the 16 of others. */
+    if (PACK == 16)
+        for (; n + 4 * PACK <= p->n; n += 4 * PACK)
+            multiply_columns(p, n, 4);
+    for (; n + 2 * PACK <= p->n; n += 2 * PACK)
+        multiply_columns(p, n, 2);
+    for (; n < p->n; n += PACK)
+        multiply_columns(p, n, 1);
+}
+
+/* --- scores ------------------------------------------------------------------------------------------------------- */
+
+static void add_table(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *scores)
+{
+    const float *const table = job->bias + b->h * job->z.rows;
+    const int32_t *const index = job->a->index ? whole_numbers(job->a->index) : NULL;
+    for (int64_t i = 0; i < b->count; i++)
+        for (int64_t j = 0; j < count; j++) {
+            const int64_t row = index ? index[(b->i + i) * job->z.s + first + j]
+                                      : wf_attention_row(job->a, job->z.rows, b->i + i, first + j);
+            scores[j * LANES + i] += table[row];
+        }
+}
+
+static void add_mask(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *scores)
+{
+    const wf_strided *const m = job->a->mask;
+    const float *const from =
+        (const float *)m->data + b->n * m->stride[0] + b->h * m->stride[1] + b->i * m->stride[2] + first * m->stride[3];
+    for (int64_t j = 0; j < count; j++)
+        for (int64_t i = 0; i < b->count; i++)
+            scores[j * LANES + i] += from[i * m->stride[2] + j * m->stride[3]];
+}
+
+static void hide_regions(const attention_job *job, const attention_block *b, int64_t first, int64_t count,
+                         float *scores)
+{
+    const int64_t group = b->n % job->z.groups;
+    const int32_t *const q = whole_numbers(job->a->q_region) + group * job->z.t + b->i;
+    const int32_t *const k = whole_numbers(job->a->k_region) + group * job->z.s + first;
+    for (int64_t j = 0; j < count; j++)
+        for (int64_t i = 0; i < b->count; i++)
+            if (q[i] != k[j])
+                scores[j * LANES + i] = -INFINITY;
+}
+
+static void hide_beyond(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *scores)
+{
+    const int64_t length = job->a->lengths ? whole_numbers(job->a->lengths)[b->n] : INT64_MAX;
+    for (int64_t i = 0; i < b->count; i++) {
+        const int64_t reach = wf_attention_reach(job->a, job->z.s, length, b->i + i);
+        for (int64_t j = reach > first ? reach - first : 0; j < count; j++)
+            scores[j * LANES + i] = -INFINITY;
+    }
+}
+
+void wf_attention_scores(const attention_job *job, const attention_block *b, const float *queries, attention_rows keys,
+                         int64_t first, int64_t count, float *scores)
+{
+    memset(scores, 0, (size_t)(count * LANES) * sizeof *scores);
+    wf_attention_multiply(&(attention_product){.m = count,
+                                               .n = b->width,
+                                               .k = job->z.d,
+                                               .a = keys.data,
+                                               .row = keys.step,
+                                               .column = 1,
+                                               .b = queries,
+                                               .ldb = LANES,
+                                               .c = scores,
+                                               .ldc = LANES});
+    if (job->bias)
+        add_table(job, b, first, count, scores);
+    if (job->a->mask)
+        add_mask(job, b, first, count, scores);
+    if (job->a->q_region)
+        hide_regions(job, b, first, count, scores);
+    if (job->a->causal || job->a->lengths)
+        hide_beyond(job, b, first, count, scores);
+}
+
+void wf_attention_kept(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *kept)
+{
+    const wf_random *const r = job->a->random;
+    const uint64_t key = wf_philox_key(r->seed, r->stream), iteration = r->iteration ? *r->iteration : 0;
+    const float scale = (float)(1 / (1 - job->a->dropout));
+    for (int64_t i = 0; i < b->count; i++) {
+        uint64_t at = (uint64_t)(wf_attention_place(r, b->n, b->h, b->i + i) + first);
+        uint32_t word[4] = {0};
+        for (int64_t j = 0; j < count; j++, at++) {
+            if (j == 0 || at % 4 == 0) {
+                const uint64_t counter = at / 4;
+                word[0] = (uint32_t)counter, word[1] = (uint32_t)(counter >> 32);
+                word[2] = (uint32_t)iteration, word[3] = (uint32_t)(iteration >> 32);
+                wf_philox_rounds((uint32_t)key, (uint32_t)(key >> 32), word);
+            }
+            kept[j * LANES + i] = wf_random_unit(word[at % 4]) < job->a->dropout ? 0 : scale;
+        }
+    }
+}

@@ -1,0 +1,330 @@
+/* Attention, a row to a warp: its lanes make the scores of 32 keys (or queries) at a time, then add up as many features
+ * of the result. Scores are made again for every 32 features, so nothing of T x S is kept. */
+#include "core/cuda/rows_impl.h"
+
+#include "core/random_rows_author.h"
+
+template <class T> struct attention_set {
+    wf_attention_args a; /* its numbers; pointers to arrays are the host's, and left out */
+    wf_attention_sizes z;
+    const T *q, *k, *v, *y, *dy;
+    wide<T> *lse;
+    const wide<T> *bias, *mask;
+    int64_t step[4]; /* of the mask */
+    const int32_t *index, *lengths, *q_region, *k_region;
+    uint64_t key;
+    wf_random random;
+};
+
+template <class T> static attention_set<T> set_of(const wf_attention_args *args)
+{
+    using W = wide<T>;
+    attention_set<T> s = {};
+    s.a.heads = args->heads;
+    s.a.scale = args->scale;
+    s.a.causal = args->causal;
+    s.a.first_query = args->first_query;
+    s.a.first_key = args->first_key;
+    s.a.dropout = args->dropout;
+    s.z = wf_attention_sizes_of(args);
+    s.q = in_of<T>(args->q);
+    s.k = in_of<T>(args->k);
+    s.v = in_of<T>(args->v);
+    s.y = in_of<T>(args->y);
+    s.dy = in_of<T>(args->dy);
+    s.lse = out_of<W>(args->lse);
+    s.bias = in_of<W>(args->bias);
+    s.index = in_of<int32_t>(args->index);
+    s.lengths = in_of<int32_t>(args->lengths);
+    s.q_region = in_of<int32_t>(args->q_region);
+    s.k_region = in_of<int32_t>(args->k_region);
+    if (args->mask) {
+        s.mask = static_cast<const W *>(args->mask->data);
+        for (int d = 0; d < 4; d++)
+            s.step[d] = args->mask->stride[d];
+    }
+    if (args->dropout > 0) {
+        s.random = *args->random;
+        s.key = wf_philox_key(s.random.seed, s.random.stream);
+    }
+    return s;
+}
+
+/* A query, or a key, of a head. */
+struct attention_place {
+    int64_t n, h, at;
+};
+
+__device__ static attention_place place_of(int64_t row, int64_t heads, int64_t length)
+{
+    const int64_t head = row / length;
+    return attention_place{head / heads, head % heads, row % length};
+}
+
+template <class T>
+__device__ const T *row_of(const T *of, int64_t n, int64_t h, int64_t at, int64_t length, int64_t heads, int64_t each)
+{
+    return of + ((n * length + at) * heads + h) * each;
+}
+
+template <class T> __device__ wide<T> product_of(const T *a, const T *b, int64_t n)
+{
+    wide<T> sum = 0;
+    for (int64_t c = 0; c < n; c++)
+        sum += widen(a[c]) * widen(b[c]);
+    return sum;
+}
+
+template <class T> __device__ int64_t reach_of(const attention_set<T> &s, int64_t n, int64_t i)
+{
+    return wf_attention_reach(&s.a, s.z.s, s.lengths ? s.lengths[n] : INT64_MAX, i);
+}
+
+template <class T> __device__ int64_t bias_row(const attention_set<T> &s, int64_t i, int64_t j)
+{
+    return s.index ? s.index[i * s.z.s + j] : wf_attention_row(&s.a, s.z.rows, i, j);
+}
+
+/* -infinity where i does not see j, which is within its reach. */
+template <class T> __device__ wide<T> score_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
+{
+    using W = wide<T>;
+    const int64_t heads = s.a.heads, group = s.q_region ? n % s.z.groups : 0;
+    if (s.q_region && s.q_region[group * s.z.t + i] != s.k_region[group * s.z.s + j])
+        return -(W)INFINITY;
+    W sum = (W)s.a.scale *
+            product_of(row_of(s.q, n, h, i, s.z.t, heads, s.z.d), row_of(s.k, n, h, j, s.z.s, heads, s.z.d), s.z.d);
+    if (s.bias)
+        sum += s.bias[bias_row(s, i, j) * heads + h];
+    if (s.mask)
+        sum += s.mask[n * s.step[0] + h * s.step[1] + i * s.step[2] + j * s.step[3]];
+    return sum;
+}
+
+/* What dropout multiplies the probability by. */
+template <class T> __device__ wide<T> kept_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
+{
+    if (s.a.dropout <= 0)
+        return 1;
+    const uint64_t at = (uint64_t)(wf_attention_place(&s.random, n, h, i) + j), counter = at / 4;
+    const uint64_t iteration = s.random.iteration ? *s.random.iteration : 0;
+    uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)iteration, (uint32_t)(iteration >> 32)};
+    wf_philox_rounds((uint32_t)s.key, (uint32_t)(s.key >> 32), c);
+    const int word = (int)(at % 4);
+    const uint32_t low = word & 1 ? c[1] : c[0], high = word & 1 ? c[3] : c[2];
+    return wf_random_unit(word & 2 ? high : low) < s.a.dropout ? (wide<T>)0 : (wide<T>)(1 / (1 - s.a.dropout));
+}
+
+/* The parts of a functor that row_map asks for and these do not need. */
+struct attention_map {
+    using state = nothing;
+    __device__ void begin(nothing *) const
+    {
+    }
+    __device__ void end(nothing *) const
+    {
+    }
+};
+
+static row_set warps_for(int64_t rows)
+{
+    return row_set{rows, 32, 32};
+}
+
+/* The sum over a warp of v[lane] x[lane][c], for the c of this lane; `count` lanes have one. */
+template <class W, class T>
+__device__ W spread_sum(W v, const T *x, int64_t step, int64_t count, int64_t c, int64_t features)
+{
+    W sum = 0;
+    for (int m = 0; m < 32 && m < count; m++) {
+        const W part = __shfl_sync(0xffffffffu, v, m);
+        if (c < features)
+            sum += part * widen(x[m * step + c]);
+    }
+    return sum;
+}
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+template <class T> struct attention_forward : attention_map {
+    attention_set<T> s;
+    T *out;
+
+    __device__ wide<T> log_sum(const attention_place &p, int64_t reach, int lane) const
+    {
+        using W = wide<T>;
+        W top = -(W)INFINITY, sum = 0;
+        for (int64_t j = lane; j < reach; j += 32) {
+            const W v = score_of(s, p.n, p.h, p.at, j);
+            if (v == -(W)INFINITY)
+                continue;
+            sum = v > top ? sum * exp(top - v) + 1 : sum + exp(v - top);
+            top = v > top ? v : top;
+        }
+        const W all = group_most(top, 32);
+        if (all == -(W)INFINITY)
+            return all;
+        return all + log(group_sum(top == -(W)INFINITY ? (W)0 : sum * exp(top - all), 32));
+    }
+    __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
+    {
+        using W = wide<T>;
+        if (row < 0)
+            return;
+        const attention_place p = place_of(row, s.a.heads, s.z.t);
+        const int64_t reach = reach_of(s, p.n, p.at), step = s.a.heads * s.z.e;
+        const W lse = log_sum(p, reach, lane);
+        const T *const v = row_of(s.v, p.n, p.h, 0, s.z.s, s.a.heads, s.z.e);
+        T *const y = out + (row_of(s.y, p.n, p.h, p.at, s.z.t, s.a.heads, s.z.e) - s.y);
+        if (lane == 0)
+            s.lse[row] = lse;
+        for (int64_t c = lane; c - lane < s.z.e; c += 32) {
+            W sum = 0;
+            for (int64_t j = 0; j < reach && lse != -(W)INFINITY; j += 32) {
+                W weight = 0;
+                if (j + lane < reach)
+                    weight = exp(score_of(s, p.n, p.h, p.at, j + lane) - lse) * kept_of(s, p.n, p.h, p.at, j + lane);
+                sum += spread_sum(weight, v + j * step, step, reach - j, c, s.z.e);
+            }
+            if (c < s.z.e)
+                narrow(sum, y + c);
+        }
+    }
+};
+
+wf_status wf_cuda_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
+{
+    return of_float(args->q->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        attention_forward<T> f = {};
+        f.s = set_of<T>(args);
+        f.out = out_of<T>(args->y);
+        return row_map(ctx, warps_for(f.s.z.n * args->heads * f.s.z.t), f);
+    });
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
+/* The probability of i and j as it multiplies dy, and the gradient of the score. */
+template <class W> struct attention_pair {
+    W p, ds;
+};
+
+template <class T>
+__device__ attention_pair<wide<T>> pair_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
+{
+    using W = wide<T>;
+    const int64_t heads = s.a.heads;
+    const W lse = s.lse[(n * heads + h) * s.z.t + i];
+    if (lse == -(W)INFINITY || j >= reach_of(s, n, i))
+        return attention_pair<W>{0, 0};
+    const T *const dy = row_of(s.dy, n, h, i, s.z.t, heads, s.z.e), *const y =
+                                                                        row_of(s.y, n, h, i, s.z.t, heads, s.z.e);
+    const T *const v = row_of(s.v, n, h, j, s.z.s, heads, s.z.e);
+    const W p = exp(score_of(s, n, h, i, j) - lse), keep = kept_of(s, n, h, i, j);
+    return attention_pair<W>{p * keep, p * (keep * product_of(dy, v, s.z.e) - product_of(dy, y, s.z.e))};
+}
+
+template <class T> struct attention_queries : attention_map {
+    attention_set<T> s;
+    T *dq;
+    __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
+    {
+        using W = wide<T>;
+        if (row < 0)
+            return;
+        const attention_place p = place_of(row, s.a.heads, s.z.t);
+        const int64_t reach = reach_of(s, p.n, p.at), step = s.a.heads * s.z.d;
+        const T *const k = row_of(s.k, p.n, p.h, 0, s.z.s, s.a.heads, s.z.d);
+        T *const to = dq + (row_of(s.q, p.n, p.h, p.at, s.z.t, s.a.heads, s.z.d) - s.q);
+        for (int64_t c = lane; c - lane < s.z.d; c += 32) {
+            W sum = 0;
+            for (int64_t j = 0; j < reach; j += 32) {
+                const W ds = j + lane < reach ? pair_of(s, p.n, p.h, p.at, j + lane).ds : (W)0;
+                sum += spread_sum(ds, k + j * step, step, reach - j, c, s.z.d);
+            }
+            if (c < s.z.d)
+                narrow((W)s.a.scale * sum, to + c);
+        }
+    }
+};
+
+template <class T> struct attention_keys : attention_map {
+    attention_set<T> s;
+    T *dk, *dv;
+    __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
+    {
+        using W = wide<T>;
+        if (row < 0)
+            return;
+        const attention_place p = place_of(row, s.a.heads, s.z.s);
+        const int64_t heads = s.a.heads, d = s.z.d, e = s.z.e;
+        const T *const q = row_of(s.q, p.n, p.h, 0, s.z.t, heads, d), *const dy =
+                                                                          row_of(s.dy, p.n, p.h, 0, s.z.t, heads, e);
+        const int64_t key = row_of(s.k, p.n, p.h, p.at, s.z.s, heads, d) - s.k;
+        const int64_t value = row_of(s.v, p.n, p.h, p.at, s.z.s, heads, e) - s.v;
+        for (int64_t c = lane; c - lane < most(d, e); c += 32) {
+            W of_key = 0, of_value = 0;
+            for (int64_t i = 0; i < s.z.t; i += 32) {
+                attention_pair<W> pair = {0, 0};
+                if (i + lane < s.z.t)
+                    pair = pair_of(s, p.n, p.h, i + lane, p.at);
+                of_key += spread_sum(pair.ds, q + i * heads * d, heads * d, s.z.t - i, c, d);
+                of_value += spread_sum(pair.p, dy + i * heads * e, heads * e, s.z.t - i, c, e);
+            }
+            if (c < d)
+                narrow((W)s.a.scale * of_key, dk + key + c);
+            if (c < e)
+                narrow(of_value, dv + value + c);
+        }
+    }
+};
+
+/* A warp for each number of the table. */
+template <class T> struct attention_bias : attention_map {
+    attention_set<T> s;
+    wide<T> *dbias;
+    __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
+    {
+        if (row < 0)
+            return;
+        const int64_t r = row / s.a.heads, h = row % s.a.heads, last = s.z.s - 1;
+        double sum = 0;
+        for (int64_t u = lane; u < s.z.n * s.z.t; u += 32) {
+            const int64_t n = u / s.z.t, i = u % s.z.t;
+            const int64_t at = r - s.z.rows / 2 + s.a.first_query + i - s.a.first_key;
+            /* Without an index one key has the row, but for the first and the last row. */
+            const int64_t lo = s.index || r == 0 ? 0 : most(at, 0);
+            const int64_t hi = s.index || r == s.z.rows - 1 ? last : least(at, last);
+            for (int64_t j = lo; j <= hi; j++)
+                if (bias_row(s, i, j) == r)
+                    sum += pair_of(s, n, h, i, j).ds;
+        }
+        sum = group_sum(sum, 32);
+        if (lane == 0)
+            dbias[row] = (wide<T>)sum;
+    }
+};
+
+wf_status wf_cuda_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
+{
+    return of_float(args->q->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const attention_set<T> s = set_of<T>(args);
+        attention_queries<T> queries = {};
+        queries.s = s;
+        queries.dq = out_of<T>(args->dq);
+        WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.t), queries));
+        attention_keys<T> keys = {};
+        keys.s = s;
+        keys.dk = out_of<T>(args->dk);
+        keys.dv = out_of<T>(args->dv);
+        WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.s), keys));
+        if (!args->dbias)
+            return WF_OK;
+        attention_bias<T> bias = {};
+        bias.s = s;
+        bias.dbias = out_of<wide<T>>(args->dbias);
+        return row_map(ctx, warps_for(s.z.rows * args->heads), bias);
+    });
+}

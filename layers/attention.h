@@ -1,0 +1,41 @@
+/* Attention of several heads over tokens [N,T,E]. Local. */
+#ifndef WF_LAYERS_ATTENTION_H
+#define WF_LAYERS_ATTENTION_H
+
+#include "core/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zero means the default. Tensors are read until backward, and must stay unchanged so long. */
+typedef struct wf_attention_opts {
+    int64_t heads;  /* 1; neighbouring features belong to a head */
+    double scale;   /* of the products of queries and keys; 1 / sqrt(features of a head) */
+    bool causal;    /* query i does not see keys j > i */
+    double dropout; /* the rate in [0, 1) at which a weight becomes 0 in training; the others are divided by 1 - rate */
+    /* Added to the scores: -infinity hides a key. [N,heads,T,S] of this rank, of a float type; dimensions of length 1
+     * are repeated. No gradient. */
+    const wf_tensor *mask;
+    const wf_tensor *lengths; /* i32 [N]: the keys of sample n are its first lengths[n] */
+    /* i32 [G,T] and [G,S]: in sample n, query i sees key j only where entry i of row n % G equals entry j. Both or
+     * none: windows of an image, or several texts in one sample. */
+    const wf_tensor *query_regions, *key_regions;
+    /* A table [rows,heads] of numbers that are added to the scores, with a gradient. Row bias_index[i,j] (i32 [T,S])
+     * belongs to query i and key j; without an index rows is odd, and it is row j - i + rows / 2, cut to the table. */
+    wf_var *bias;
+    const wf_tensor *bias_index;
+} wf_attention_opts;
+
+/* y[i] = sum_j softmax_j(scale q[i] . k[j] + bias + mask) v[j] for each head: q [N,T,heads D], k [N,S,heads D] and v
+ * [N,S,heads E] give [N,T,heads E], row-major. bf16 and f16 are summed in f32. No array of T S elements is made, in
+ * forward or backward. A query that sees no key gives 0, and no gradient.
+ * Samples may be sharded, and features, if each rank has whole heads; the three have one layout. Dropout does not
+ * depend on the partition. Tokens that are sharded are WF_ERR_SHAPE. A bias that is the value of a parameter has its
+ * gradient summed by the optimizer; that of another variable is summed in backward over the axes that cut q. */
+wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

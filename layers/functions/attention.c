@@ -1,0 +1,443 @@
+/* Attention: checks, the arguments of the kernels, and the gradient of the bias. Where features are sharded, a rank has
+ * whole heads and computes them alone. */
+#include "layers/attention.h"
+
+#include "comm/comm_author.h"
+#include "comm/mesh.h"
+#include "core/opts.h"
+#include "layers/functions/functions_impl.h"
+#include "layers/layer_author.h"
+
+#include <math.h>
+
+enum { INPUT_Q, INPUT_K, INPUT_V, INPUT_BIAS, INPUTS };
+enum {
+    SAVED_Q,
+    SAVED_K,
+    SAVED_V,
+    SAVED_Y,
+    SAVED_LSE,
+    SAVED_BIAS,
+    SAVED_MASK,
+    SAVED_INDEX,
+    SAVED_LENGTHS,
+    SAVED_QUERIES,
+    SAVED_KEYS,
+    SAVED
+};
+
+/* State of the node. */
+typedef struct attention_call {
+    int64_t heads, first, all; /* of this rank, its first one, and of all ranks */
+    double scale, dropout;
+    bool causal;
+    wf_random random;
+    unsigned axes; /* over which backward sums the gradient of the bias */
+} attention_call;
+
+static wf_dtype wide_of(wf_dtype dtype)
+{
+    return dtype == WF_F64 ? WF_F64 : WF_F32;
+}
+
+/* --- checks ------------------------------------------------------------------------------------------------------- */
+
+static wf_status check_three(const wf_var *q, const wf_var *k, const wf_var *v, int64_t heads)
+{
+    char text[3][WF_LAYOUT_TEXT];
+    const wf_var *const of[3] = {q, k, v};
+    for (int i = 0; i < 3; i++) {
+        WF_TRY(wf_function_check("attention", of[i], WF_ANY_FUNCTION));
+        WF_CHECK(of[i]->tape == q->tape, WF_ERR_ARGUMENT, "attention of variables of two tapes");
+        WF_CHECK(of[i]->value->dtype == q->value->dtype, WF_ERR_DTYPE, "attention takes equal types, not %s and %s",
+                 wf_dtype_name(q->value->dtype), wf_dtype_name(of[i]->value->dtype));
+    }
+    const wf_shape a = q->value->shape, b = k->value->shape, c = v->value->shape;
+    WF_CHECK(a.rank == 3 && b.rank == 3 && c.rank == 3 && a.dim[0] == b.dim[0] && a.dim[0] == c.dim[0] &&
+                 a.dim[2] == b.dim[2] && b.dim[1] == c.dim[1],
+             WF_ERR_SHAPE, "attention of %s, %s and %s, should be [N,T,E], [N,S,E] and [N,S,F]",
+             wf_shape_text(a, text[0]), wf_shape_text(b, text[1]), wf_shape_text(c, text[2]));
+    for (int i = 0; i < 3; i++) {
+        const wf_layout *const layout = &of[i]->value->layout;
+        const int64_t features = layout->known ? layout->global.dim[2] : of[i]->value->shape.dim[2];
+        WF_CHECK(features > 0 && features % heads == 0, WF_ERR_SHAPE,
+                 "attention of %lld heads: %lld features, should be a multiple", (long long)heads, (long long)features);
+        WF_CHECK(!wf_layout_is_sharded(layout, 1), WF_ERR_SHAPE,
+                 "attention needs all tokens, which are sharded: %s; wf_redistribute gathers them, or cuts heads",
+                 wf_layout_text(layout, text[0]));
+    }
+    return WF_OK;
+}
+
+/* The three are cut alike, into whole heads. */
+static wf_status check_cut(const wf_var *q, const wf_var *k, const wf_var *v, int64_t heads)
+{
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    const wf_layout *const first = &q->value->layout;
+    const wf_var *const of[2] = {k, v};
+    for (int i = 0; i < 2; i++) {
+        const wf_layout *const other = &of[i]->value->layout;
+        bool same = first->known == other->known && (!first->known || first->mesh == other->mesh);
+        for (int a = 0; a < WF_AXES && first->known && same; a++)
+            same = first->placement[a] == other->placement[a] &&
+                   (first->placement[a] != WF_SHARDED || first->dim[a] == other->dim[a]);
+        if (same && wf_layout_is_sharded(first, 2)) {
+            const int64_t d = first->global.dim[2] / heads, e = other->global.dim[2] / heads;
+            same = first->box.lo[2] * e == other->box.lo[2] * d && first->box.hi[2] * e == other->box.hi[2] * d;
+        }
+        WF_CHECK(same, WF_ERR_SHAPE, "attention takes queries, keys and values of one layout, not (%s) and (%s)",
+                 wf_layout_text(first, left), wf_layout_text(other, right));
+    }
+    if (!wf_layout_is_sharded(first, 2))
+        return WF_OK;
+    const int64_t d = first->global.dim[2] / heads;
+    WF_CHECK(first->box.lo[2] % d == 0 && first->box.hi[2] % d == 0, WF_ERR_SHAPE,
+             "attention of %lld heads of %lld features cannot be cut inside a head: %s", (long long)heads, (long long)d,
+             wf_layout_text(first, left));
+    return WF_OK;
+}
+
+static wf_status check_whole_numbers(const char *what, const wf_tensor *t, int64_t rows, int64_t columns)
+{
+    char text[WF_SHAPE_TEXT];
+    if (!t)
+        return WF_OK;
+    WF_CHECK(t->dtype == WF_I32, WF_ERR_DTYPE, "attention: %s of %s, should be of i32", what, wf_dtype_name(t->dtype));
+    const bool fits = columns < 0 ? t->shape.rank == 1 && t->shape.dim[0] == rows
+                                  : t->shape.rank == 2 && t->shape.dim[1] == columns &&
+                                        (rows < 0 ? t->shape.dim[0] > 0 : t->shape.dim[0] == rows);
+    if (columns < 0)
+        WF_CHECK(fits, WF_ERR_SHAPE, "attention: %s of shape %s, should be [%lld]", what, wf_shape_text(t->shape, text),
+                 (long long)rows);
+    else if (rows < 0)
+        WF_CHECK(fits, WF_ERR_SHAPE, "attention: %s of shape %s, should be [G,%lld]", what,
+                 wf_shape_text(t->shape, text), (long long)columns);
+    else
+        WF_CHECK(fits, WF_ERR_SHAPE, "attention: %s of shape %s, should be [%lld,%lld]", what,
+                 wf_shape_text(t->shape, text), (long long)rows, (long long)columns);
+    return WF_OK;
+}
+
+static wf_status check_mask(const wf_tensor *mask, const int64_t whole[4])
+{
+    char text[WF_SHAPE_TEXT];
+    if (!mask)
+        return WF_OK;
+    WF_CHECK(wf_dtype_is_float(mask->dtype), WF_ERR_DTYPE, "attention: a mask of %s, should be of a float type",
+             wf_dtype_name(mask->dtype));
+    bool fits = mask->shape.rank == 4;
+    for (int d = 0; d < 4 && fits; d++)
+        fits = mask->shape.dim[d] == 1 || mask->shape.dim[d] == whole[d];
+    WF_CHECK(fits, WF_ERR_SHAPE, "attention: a mask of shape %s, should be [%lld,%lld,%lld,%lld], or 1 in their place",
+             wf_shape_text(mask->shape, text), (long long)whole[0], (long long)whole[1], (long long)whole[2],
+             (long long)whole[3]);
+    return WF_OK;
+}
+
+static wf_status check_bias(const wf_var *q, const wf_attention_opts *o)
+{
+    char text[WF_SHAPE_TEXT];
+    if (!o->bias)
+        return WF_OK;
+    WF_TRY(wf_function_check("attention", o->bias, WF_ANY_FUNCTION));
+    WF_CHECK(o->bias->tape == q->tape, WF_ERR_ARGUMENT, "attention of variables of two tapes");
+    const wf_shape shape = o->bias->value->shape;
+    WF_CHECK(shape.rank == 2 && shape.dim[0] > 0 && shape.dim[1] == o->heads &&
+                 (o->bias_index || shape.dim[0] % 2 == 1),
+             WF_ERR_SHAPE, "attention: a bias of shape %s, should be [rows,%lld]%s", wf_shape_text(shape, text),
+             (long long)o->heads, o->bias_index ? "" : " of an odd number of rows");
+    for (int d = 0; d < 2; d++)
+        WF_CHECK(!wf_layout_is_sharded(&o->bias->value->layout, d), WF_ERR_SHAPE,
+                 "attention: the bias is sharded, should be whole");
+    return WF_OK;
+}
+
+static wf_status check_attention(const wf_var *q, const wf_var *k, const wf_var *v, const wf_attention_opts *o)
+{
+    WF_CHECK(o->heads >= 1, WF_ERR_ARGUMENT, "attention of %lld heads, should be at least 1", (long long)o->heads);
+    WF_CHECK(o->dropout >= 0 && o->dropout < 1, WF_ERR_ARGUMENT, "attention: dropout rate %g is not in [0, 1)",
+             o->dropout);
+    WF_CHECK(!o->query_regions == !o->key_regions, WF_ERR_ARGUMENT,
+             "attention: regions of %s alone, should be of both or none", o->query_regions ? "queries" : "keys");
+    WF_CHECK(o->bias || !o->bias_index, WF_ERR_ARGUMENT, "attention: an index of a bias, and no bias");
+    WF_TRY(check_three(q, k, v, o->heads));
+    WF_TRY(check_cut(q, k, v, o->heads));
+    const int64_t n = q->value->shape.dim[0], t = q->value->shape.dim[1], s = k->value->shape.dim[1];
+    const wf_layout *const layout = &q->value->layout;
+    const int64_t d = (layout->known ? layout->global.dim[2] : q->value->shape.dim[2]) / o->heads;
+    WF_TRY(check_whole_numbers("lengths", o->lengths, n, -1));
+    WF_TRY(check_whole_numbers("regions of queries", o->query_regions, -1, t));
+    WF_TRY(check_whole_numbers("regions of keys", o->key_regions,
+                               o->query_regions ? o->query_regions->shape.dim[0] : -1, s));
+    WF_TRY(check_whole_numbers("the index of the bias", o->bias_index, t, s));
+    WF_TRY(check_mask(o->mask, (int64_t[]){n, q->value->shape.dim[2] / d, t, s}));
+    return check_bias(q, o);
+}
+
+/* --- arguments of the kernels --------------------------------------------------------------------------------------
+ */
+
+/* Dense copies, or handles, of all that the kernels read. */
+typedef struct attention_values {
+    wf_tensor *of[SAVED];
+} attention_values;
+
+static void free_values(attention_values *v)
+{
+    for (int i = 0; i < SAVED; i++)
+        wf_tensor_free(v->of[i]);
+}
+
+/* Arrays that args point to. */
+typedef struct attention_arrays {
+    wf_array of[SAVED];
+    wf_strided mask;
+} attention_arrays;
+
+static const wf_array *array_of(attention_arrays *a, const wf_tensor *const *of, int i)
+{
+    a->of[i] = wf_tensor_array(of[i]);
+    return of[i] ? &a->of[i] : NULL;
+}
+
+static wf_attention_args args_of(const attention_call *call, const wf_tensor *const *of, attention_arrays *a)
+{
+    wf_attention_args args = {.heads = call->heads,
+                              .scale = call->scale,
+                              .causal = call->causal,
+                              .dropout = call->dropout,
+                              .random = call->dropout > 0 ? &call->random : NULL};
+    args.q = array_of(a, of, SAVED_Q);
+    args.k = array_of(a, of, SAVED_K);
+    args.v = array_of(a, of, SAVED_V);
+    args.y = array_of(a, of, SAVED_Y);
+    args.lse = array_of(a, of, SAVED_LSE);
+    args.bias = array_of(a, of, SAVED_BIAS);
+    args.index = array_of(a, of, SAVED_INDEX);
+    args.lengths = array_of(a, of, SAVED_LENGTHS);
+    args.q_region = array_of(a, of, SAVED_QUERIES);
+    args.k_region = array_of(a, of, SAVED_KEYS);
+    if (!of[SAVED_MASK])
+        return args;
+    a->mask = wf_tensor_strided(of[SAVED_MASK]);
+    const int64_t whole[4] = {args.q->shape.dim[0], call->heads, args.q->shape.dim[1], args.k->shape.dim[1]};
+    for (int d = 0; d < 4; d++) {
+        a->mask.stride[d] = a->mask.dim[d] == 1 ? 0 : a->mask.stride[d];
+        a->mask.dim[d] = whole[d];
+    }
+    args.mask = &a->mask;
+    return args;
+}
+
+static wf_box table_columns(const attention_call *call, int64_t rows)
+{
+    return (wf_box){.rank = 2, .lo = {0, call->first}, .hi = {rows, call->first + call->heads}};
+}
+
+/* The columns of the table for the heads that are here. */
+static wf_tensor *own_table(const attention_call *call, const wf_tensor *table, wf_dtype wide)
+{
+    wf_tensor *part = wf_tensor_view(table, table_columns(call, table->shape.dim[0]));
+    wf_tensor *dense = part ? wf_tensor_dense(part, wide, WF_ROW_MAJOR) : NULL;
+    wf_tensor_free(part);
+    return dense;
+}
+
+static bool gather_values(const attention_call *call, const wf_var *q, const wf_var *k, const wf_var *v,
+                          const wf_attention_opts *o, attention_values *to)
+{
+    const wf_dtype dtype = q->value->dtype, wide = wide_of(dtype);
+    const wf_tensor *const given[SAVED] = {[SAVED_Q] = q->value,
+                                           [SAVED_K] = k->value,
+                                           [SAVED_V] = v->value,
+                                           [SAVED_MASK] = o->mask,
+                                           [SAVED_INDEX] = o->bias_index,
+                                           [SAVED_LENGTHS] = o->lengths,
+                                           [SAVED_QUERIES] = o->query_regions,
+                                           [SAVED_KEYS] = o->key_regions};
+    bool whole = true;
+    *to = (attention_values){0};
+    for (int i = 0; i < SAVED; i++) {
+        if (!given[i])
+            continue;
+        const wf_dtype type = i == SAVED_MASK ? wide : i > SAVED_MASK ? WF_I32 : dtype;
+        to->of[i] = wf_tensor_dense(given[i], type, WF_ROW_MAJOR);
+        whole = whole && to->of[i];
+    }
+    if (o->bias)
+        to->of[SAVED_BIAS] = own_table(call, o->bias->value, wide);
+    const wf_shape shape = q->value->shape;
+    const bool equal = v->value->shape.dim[2] == shape.dim[2];
+    to->of[SAVED_Y] =
+        wf_output("attention", equal ? q : v, WF_SHAPE(shape.dim[0], shape.dim[1], v->value->shape.dim[2]),
+                  WF_ROW_MAJOR, (int[]){0, equal ? 1 : -1, 2});
+    to->of[SAVED_LSE] =
+        wf_tensor_new_step(q->value->ctx, wide, WF_SHAPE(shape.dim[0], call->heads, shape.dim[1]), WF_ROW_MAJOR);
+    return whole && to->of[SAVED_Y] && to->of[SAVED_LSE] && (to->of[SAVED_BIAS] || !o->bias);
+}
+
+/* --- backward ----------------------------------------------------------------------------------------------------- */
+
+/* The gradient of the whole table from that of this rank's columns. */
+static wf_status give_table(wf_node *node, const wf_tensor *columns)
+{
+    const attention_call *const call = node->state;
+    const wf_tensor *const table = node->in[INPUT_BIAS]->value;
+    bool add = false;
+    wf_tensor *whole = call->axes ? wf_tensor_new_step(table->ctx, table->dtype, table->shape, WF_ROW_MAJOR)
+                                  : wf_node_grad(node, INPUT_BIAS, &add);
+    WF_NEED(whole);
+    wf_status status = call->heads < call->all && !add ? wf_tensor_fill(whole, 0) : WF_OK;
+    wf_tensor *part = wf_tensor_view(whole, table_columns(call, table->shape.dim[0]));
+    if (status == WF_OK && !part)
+        status = wf_error_code();
+    if (status == WF_OK) {
+        const wf_strided from = wf_tensor_strided(columns), to = wf_tensor_strided(part);
+        status = table->ctx->k->copy(table->ctx, &from, &to, add);
+    }
+    wf_tensor_free(part);
+    if (!call->axes)
+        return status;
+    if (status == WF_OK)
+        status = wf_allreduce_raw(wf_mesh_comm_of(node->in[INPUT_Q]->value->layout.mesh, call->axes), whole->data,
+                                  whole->data, wf_tensor_count(whole), whole->dtype, WF_SUM);
+    if (status == WF_OK)
+        return wf_function_give(node, INPUT_BIAS, whole);
+    wf_tensor_free(whole);
+    return status;
+}
+
+static wf_tensor *gradient_like(const wf_node *node, int saved)
+{
+    const wf_tensor *const x = wf_node_saved(node, saved);
+    return wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_ROW_MAJOR);
+}
+
+static wf_status run_backward(wf_node *node, wf_tensor *const to[INPUTS], const wf_tensor *dy)
+{
+    wf_array grad[INPUTS];
+    const wf_tensor *of[SAVED];
+    attention_arrays arrays;
+    for (int i = 0; i < SAVED; i++)
+        of[i] = wf_node_saved(node, i);
+    for (int i = 0; i < INPUTS; i++)
+        grad[i] = wf_tensor_array(to[i]);
+    wf_attention_args args = args_of(node->state, of, &arrays);
+    const wf_array up = wf_tensor_array(dy);
+    args.dy = &up;
+    args.dq = &grad[INPUT_Q];
+    args.dk = &grad[INPUT_K];
+    args.dv = &grad[INPUT_V];
+    args.dbias = to[INPUT_BIAS] ? &grad[INPUT_BIAS] : NULL;
+    return dy->ctx->k->attention_backward(dy->ctx, &args);
+}
+
+static wf_status attention_backward(wf_node *node)
+{
+    static const int saved[INPUTS] = {SAVED_Q, SAVED_K, SAVED_V, SAVED_BIAS};
+    wf_tensor *to[INPUTS] = {0}, *dy = wf_tensor_dense(wf_node_dy(node), wf_node_dy(node)->dtype, WF_ROW_MAJOR);
+    wf_status status = dy ? WF_OK : wf_error_code();
+    for (int i = 0; i < INPUTS && status == WF_OK; i++) {
+        if (i == INPUT_BIAS && (!node->in[i] || !wf_node_wants(node, i)))
+            continue;
+        to[i] = gradient_like(node, saved[i]);
+        status = to[i] ? WF_OK : wf_error_code();
+    }
+    if (status == WF_OK)
+        status = run_backward(node, to, dy);
+    if (status == WF_OK && to[INPUT_BIAS])
+        status = give_table(node, to[INPUT_BIAS]);
+    wf_tensor_free(to[INPUT_BIAS]);
+    for (int i = 0; i < INPUT_BIAS; i++)
+        if (status == WF_OK)
+            status = wf_function_give(node, i, to[i]);
+        else
+            wf_tensor_free(to[i]);
+    wf_tensor_free(dy);
+    return status;
+}
+
+static const wf_op attention_op = {.name = "attention", .backward = attention_backward};
+
+/* --- forward ------------------------------------------------------------------------------------------------------ */
+
+static wf_random draw_weights(const wf_var *q, const wf_var *k, const attention_call *call)
+{
+    const wf_tensor *const x = q->value;
+    const wf_layout *const layout = &x->layout;
+    const int64_t n = x->shape.dim[0], t = x->shape.dim[1], s = k->value->shape.dim[1];
+    wf_random random = wf_tape_random(q->tape, WF_SHAPE(n, call->all, t, s), NULL);
+    random.box.lo[1] = call->first;
+    random.box.hi[1] = call->first + call->heads;
+    if (layout->known) {
+        random.global.dim[0] = layout->global.dim[0];
+        random.box.lo[0] = layout->box.lo[0];
+        random.box.hi[0] = layout->box.hi[0];
+    }
+    return random;
+}
+
+static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_attention_opts *o)
+{
+    const wf_tensor *const x = q->value;
+    const wf_layout *const layout = &x->layout;
+    const int64_t d = (layout->known ? layout->global.dim[2] : x->shape.dim[2]) / o->heads;
+    attention_call call = {.heads = x->shape.dim[2] / d, .all = o->heads, .causal = o->causal};
+    call.first = layout->known ? layout->box.lo[2] / d : 0;
+    call.scale = wf_opt(o->scale, 1 / sqrt((double)d));
+    call.dropout = wf_tape_mode(q->tape) == WF_TRAIN ? o->dropout : 0;
+    if (call.dropout > 0)
+        call.random = draw_weights(q, k, &call);
+    for (int a = 0; o->bias && layout->known && a < WF_AXES; a++) {
+        if (layout->placement[a] != WF_SHARDED)
+            continue;
+        if (o->bias->param)
+            o->bias->param->axes |= 1u << a; /* known only with an input */
+        else
+            call.axes |= 1u << a;
+    }
+    return call;
+}
+
+static wf_status run_forward(const attention_call *call, const attention_values *v)
+{
+    attention_arrays arrays;
+    const wf_tensor *of[SAVED];
+    for (int i = 0; i < SAVED; i++)
+        of[i] = v->of[i];
+    const wf_attention_args args = args_of(call, of, &arrays);
+    wf_ctx *ctx = v->of[SAVED_Y]->ctx;
+    return ctx->k->attention_forward(ctx, &args);
+}
+
+wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
+{
+    if (!q || !k || !v)
+        return NULL;
+    o.heads = o.heads == 0 ? 1 : o.heads;
+    WF_TRY_NULL(wf_function_promote(&q, &k));
+    WF_TRY_NULL(wf_function_promote(&q, &v));
+    WF_TRY_NULL(wf_function_promote(&q, &k));
+    WF_TRY_NULL(check_attention(q, k, v, &o));
+    const attention_call call = describe_call(q, k, &o);
+    wf_comm *comm = NULL;
+    if (call.axes)
+        WF_NEED_NULL(comm = wf_mesh_comm_of(q->value->layout.mesh, call.axes));
+    attention_values values;
+    wf_var *out = NULL;
+    const wf_status status = gather_values(&call, q, k, v, &o, &values) ? run_forward(&call, &values) : wf_error_code();
+    wf_tensor *y = values.of[SAVED_Y];
+    out = wf_function_finish(status, q->tape,
+                             &(wf_node_spec){.op = &attention_op,
+                                             .n_in = INPUTS,
+                                             .in = (wf_var *const[]){q, k, v, o.bias},
+                                             .n_saved = SAVED,
+                                             .saved = values.of,
+                                             .state = &call,
+                                             .state_bytes = sizeof call,
+                                             .comm = comm},
+                             y);
+    values.of[SAVED_Y] = NULL; /* the variable has it */
+    free_values(&values);
+    return out;
+}

@@ -1,0 +1,185 @@
+/* Attention: every filling against the plain loops in f64, and numbers known beforehand. */
+#include "tests/core/contract_bodies.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct attention_case {
+    int64_t n, heads, t, s, d, e;
+    int64_t rows; /* of a bias; 0: none */
+    int64_t first_query, first_key;
+    bool index, mask, lengths, regions, causal;
+    bool shared; /* one mask for all samples and heads */
+    double dropout, spread;
+} attention_case;
+
+static wf_array whole_numbers(run *r, wf_shape shape, int64_t lo, int64_t hi)
+{
+    const int64_t count = wf_shape_count(shape);
+    int32_t *const v = malloc((size_t)count * sizeof *v + 1);
+    for (int64_t i = 0; i < count; i++)
+        v[i] = (int32_t)test_int(&r->rng, lo, hi);
+    wf_array a = {.dtype = WF_I32, .order = ROW, .shape = shape};
+    a.data = run_bytes(r, v, (size_t)count * sizeof *v);
+    free(v);
+    return a;
+}
+
+static wf_array wide_in(run *r, wf_shape shape, double lo, double hi)
+{
+    return run_in_of(r, run_wide(r), run_wide_round(r), shape, ROW, lo, hi);
+}
+
+static wf_array wide_out(run *r, wf_shape shape)
+{
+    return run_out_of(r, run_wide(r), run_wide_round(r), shape, ROW, false);
+}
+
+/* A mask that hides some keys and adds to the others. */
+static wf_array mask_of(run *r, const attention_case *t, wf_strided *view)
+{
+    const wf_shape shape = t->shared ? WF_SHAPE(1, 1, t->t, t->s) : WF_SHAPE(t->n, t->heads, t->t, t->s);
+    const int64_t count = wf_shape_count(shape);
+    double *const v = malloc((size_t)count * sizeof *v + 1);
+    for (int64_t i = 0; i < count; i++) {
+        v[i] = test_int(&r->rng, 0, 3) == 0 ? -INFINITY : (double)test_int(&r->rng, -8, 8) / 8;
+    }
+    const wf_array a = run_array(r, run_wide(r), shape, ROW, v);
+    free(v);
+    *view = (wf_strided){.data = a.data, .dtype = a.dtype, .rank = 4, .dim = {t->n, t->heads, t->t, t->s}};
+    view->stride[3] = 1;
+    view->stride[2] = t->s;
+    view->stride[1] = t->shared ? 0 : t->t * t->s;
+    view->stride[0] = t->shared ? 0 : t->heads * t->t * t->s;
+    return a;
+}
+
+static void attention_body(run *r)
+{
+    const attention_case *const t = r->args;
+    snprintf(
+        r->note, sizeof r->note,
+        "n %lld heads %lld t %lld s %lld d %lld e %lld rows %lld from %lld,%lld index %d mask %d shared %d lengths "
+        "%d regions %d causal %d dropout %g spread %g",
+        (long long)t->n, (long long)t->heads, (long long)t->t, (long long)t->s, (long long)t->d, (long long)t->e,
+        (long long)t->rows, (long long)t->first_query, (long long)t->first_key, t->index, t->mask, t->shared,
+        t->lengths, t->regions, t->causal, t->dropout, t->spread);
+    const wf_shape qs = WF_SHAPE(t->n, t->t, t->heads * t->d), ks = WF_SHAPE(t->n, t->s, t->heads * t->d);
+    const wf_shape vs = WF_SHAPE(t->n, t->s, t->heads * t->e), ys = WF_SHAPE(t->n, t->t, t->heads * t->e);
+    const wf_shape table = WF_SHAPE(t->rows, t->heads), scores = WF_SHAPE(t->n, t->heads, t->t, t->s);
+    const double spread = t->spread > 0 ? t->spread : 1;
+    const wf_array q = run_in(r, qs, ROW, -spread, spread), k = run_in(r, ks, ROW, -1, 1);
+    const wf_array v = run_in(r, vs, ROW, -1, 1), dy = run_in(r, ys, ROW, -1, 1);
+    const wf_array bias = wide_in(r, table, -1, 1), dbias = wide_out(r, table);
+    const wf_array y = run_out(r, ys, ROW, false), lse = wide_out(r, WF_SHAPE(t->n, t->heads, t->t));
+    const wf_array dq = run_out(r, qs, ROW, false), dk = run_out(r, ks, ROW, false), dv = run_out(r, vs, ROW, false);
+    const wf_array index = whole_numbers(r, WF_SHAPE(t->t, t->s), 0, t->rows > 0 ? t->rows - 1 : 0);
+    const wf_array lengths = whole_numbers(r, WF_SHAPE(t->n), 0, t->first_key + t->s + 2);
+    const wf_array near = whole_numbers(r, WF_SHAPE(2, t->t), 0, 2), far = whole_numbers(r, WF_SHAPE(2, t->s), 0, 2);
+    const wf_random random = run_random(r, scores);
+    wf_strided view;
+    mask_of(r, t, &view);
+    wf_attention_args args = {.heads = t->heads,
+                              .scale = 1 / sqrt((double)t->d),
+                              .q = &q,
+                              .k = &k,
+                              .v = &v,
+                              .y = &y,
+                              .lse = &lse,
+                              .bias = t->rows > 0 ? &bias : NULL,
+                              .index = t->index ? &index : NULL,
+                              .mask = t->mask ? &view : NULL,
+                              .lengths = t->lengths ? &lengths : NULL,
+                              .q_region = t->regions ? &near : NULL,
+                              .k_region = t->regions ? &far : NULL,
+                              .causal = t->causal,
+                              .first_query = t->first_query,
+                              .first_key = t->first_key,
+                              .dropout = t->dropout,
+                              .random = t->dropout > 0 ? &random : NULL};
+    run_call(r, r->k->attention_forward(r->ctx, &args));
+    run_result(r, &y, 4);
+    run_result(r, &lse, 4);
+    args.dy = &dy;
+    args.dq = &dq;
+    args.dk = &dk;
+    args.dv = &dv;
+    args.dbias = t->rows > 0 ? &dbias : NULL;
+    run_call(r, r->k->attention_backward(r->ctx, &args));
+    const double sums = (double)(t->t > 64 ? t->t : 64) / 16 * spread;
+    run_result(r, &dq, sums);
+    run_result(r, &dk, sums);
+    run_result(r, &dv, sums);
+    if (args.dbias)
+        run_result(r, &dbias, 16 * sums);
+}
+
+static void attention(void)
+{
+    static const attention_case list[] = {
+        {.n = 1, .heads = 1, .t = 1, .s = 1, .d = 1, .e = 1},
+        {.n = 2, .heads = 3, .t = 5, .s = 7, .d = 4, .e = 3},
+        {.n = 2, .heads = 1, .t = 49, .s = 49, .d = 32, .e = 32, .rows = 169, .index = true, .regions = true},
+        {.n = 3, .heads = 2, .t = 9, .s = 10, .d = 17, .e = 20, .dropout = 0.3},
+        {.n = 1, .heads = 1, .t = 130, .s = 130, .d = 3, .e = 2, .causal = true, .rows = 31},
+        {.n = 1, .heads = 2, .t = 70, .s = 90, .d = 2, .e = 1, .causal = true, .first_query = 40, .first_key = 60},
+        {.n = 4, .heads = 2, .t = 3, .s = 66, .d = 5, .e = 9, .lengths = true},
+        {.n = 4, .heads = 1, .t = 9, .s = 20, .d = 5, .e = 9, .lengths = true, .first_key = 7, .causal = true},
+        {.n = 2, .heads = 3, .t = 20, .s = 3, .d = 8, .e = 8, .mask = true},
+        {.n = 2,
+         .heads = 3,
+         .t = 20,
+         .s = 70,
+         .d = 2,
+         .e = 3,
+         .mask = true,
+         .shared = true,
+         .dropout = 0.5,
+         .causal = true},
+        {.n = 2,
+         .heads = 2,
+         .t = 20,
+         .s = 21,
+         .d = 4,
+         .e = 4,
+         .rows = 5,
+         .first_query = 3,
+         .lengths = true,
+         .regions = true,
+         .mask = true,
+         .dropout = 0.1},
+        {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},
+        {.n = 0, .heads = 2, .t = 5, .s = 7, .d = 4, .e = 4, .rows = 3},
+        {.n = 2, .heads = 2, .t = 0, .s = 7, .d = 4, .e = 4, .rows = 3},
+        {.n = 2, .heads = 2, .t = 5, .s = 0, .d = 4, .e = 4, .rows = 3},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        contract_check("attention", attention_body, &list[i], contract_seed() + i);
+}
+
+/* Two keys of scores 0 and ln 3, the third hidden: the weights are 1/4 and 3/4; a query that sees nothing. */
+static void weights(run *r)
+{
+    const wf_array q = run_array(r, r->dtype, WF_SHAPE(1, 2, 1), ROW, LIST(2, 5));
+    const wf_array k = run_array(r, r->dtype, WF_SHAPE(1, 3, 1), ROW, LIST(0, log(3), 9));
+    const wf_array v = run_array(r, r->dtype, WF_SHAPE(1, 3, 2), ROW, LIST(4, 8, 12, 0, 100, 100));
+    const wf_array y = run_out(r, WF_SHAPE(1, 2, 2), ROW, false), lse = run_out(r, WF_SHAPE(1, 1, 2), ROW, false);
+    const double none = -INFINITY;
+    const wf_array hidden = run_array(r, r->dtype, WF_SHAPE(1, 1, 2, 3), ROW, LIST(0, 0, none, none, none, none));
+    const wf_strided mask = wf_array_strided(&hidden);
+    const wf_attention_args args = {
+        .heads = 1, .scale = 0.5, .q = &q, .k = &k, .v = &v, .y = &y, .lse = &lse, .mask = &mask};
+    run_call(r, r->k->attention_forward(r->ctx, &args));
+    expect(r, "y", &y, LIST(10, 2, 0, 0));
+    const double *const got = values(r, &lse);
+    WF_EXPECT(fabs(got[0] - log(4)) < 1e-6, "lse is %g, should be ln 4", got[0]);
+    WF_EXPECT(got[1] == -INFINITY, "lse of a query that sees nothing is %g, should be -infinity", got[1]);
+}
+BOTH(weights)
+
+int main(int argc, char **argv)
+{
+    static const test_case cases[] = {{"attention", attention}, {"weights", weights_both}, {NULL, NULL}};
+    return contract_main(argc, argv, cases);
+}
