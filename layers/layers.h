@@ -30,6 +30,7 @@
 #include "layers/skip.h"
 #include "layers/spatial.h"
 #include "layers/sync_norm.h"
+#include "layers/transformer.h"
 #include "layers/upsample.h"
 
 #endif

@@ -86,6 +86,14 @@ wf_status wf_channel_bias(const wf_tensor *y, const wf_tensor *b) WF_NODISCARD;
 /* Channels [lo, hi) of a tensor: dense, in its order; a handle to be freed. */
 wf_tensor *wf_channel_pick(const wf_tensor *tensor, int64_t lo, int64_t hi);
 
+/* Tokens (layers/transformer.h). */
+
+/* x, which all ranks of the channel axis have; its gradient is the sum of theirs. A mesh of NULL, or with one rank on
+ * the axis: x. */
+wf_var *wf_channel_copied(const wf_mesh *mesh, wf_var *x);
+/* A wf_token_linear of tokens that wf_channel_copied has passed: for wf_apply_with. */
+wf_var *wf_token_linear_local(wf_layer *layer, void *user, wf_var *const *inputs, int n);
+
 /* The convolution that a rank does on its part of the channels. */
 
 /* Groups that are whole, or one of which a part is here. */

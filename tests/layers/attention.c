@@ -4,6 +4,7 @@
 #include "layers/attention.h"
 
 #include "core/tape_author.h"
+#include "layers/transformer.h"
 #include "tests/layers/gradcheck_fixture.h"
 
 static wf_attention_opts opts; /* of the function under test */
@@ -141,6 +142,30 @@ static void values(void)
     end();
 }
 
+/* A pair of features is turned by as many radians as its token's place. */
+static void rotary(void)
+{
+    begin();
+    double host[12], got[12];
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1, 3, 4));
+    for (int i = 0; i < 12; i++)
+        host[i] = test_uniform(&rng, -1, 1);
+    WF_EXPECT_OK(wf_tensor_import(x, host, sizeof host));
+    wf_layer *layer = wf_rotary(ctx, (wf_rotary_opts){.length = 5, .heads = 2, .features = 2});
+    wf_var *y = wf_apply(layer, wf_input(tape, x));
+    WF_EXPECT(y, "%s", wf_error_message());
+    export_doubles(wf_value(y), got);
+    for (int i = 0; i < 12; i += 2) {
+        const int t = i / 4;
+        const double first = host[i] * cos(t) - host[i + 1] * sin(t), second = host[i] * sin(t) + host[i + 1] * cos(t);
+        WF_EXPECT(fabs(got[i] - first) < 1e-14 && fabs(got[i + 1] - second) < 1e-14,
+                  "token %d is turned to %g, %g, should be %g, %g", t, got[i], got[i + 1], first, second);
+    }
+    wf_layer_free(layer);
+    wf_tensor_free(x);
+    end();
+}
+
 /* Twice the tokens take at most twice the memory, and far less than an array of their square. */
 static void memory(void)
 {
@@ -206,7 +231,11 @@ static void errors(void)
 
 int main(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){{"gradients", gradients}, {"values", values}, {"memory", memory}, {"errors", errors}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"gradients", gradients},
+                                   {"values", values},
+                                   {"rotary", rotary},
+                                   {"memory", memory},
+                                   {"errors", errors},
+                                   {0}});
 }

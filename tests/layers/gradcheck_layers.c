@@ -327,6 +327,20 @@ static void embedding(void)
     check_layer("embedding", module, WF_SHAPE(2, 3, 5));
 }
 
+static void transformers(void)
+{
+    const wf_init init = {WF_INIT_UNIFORM, -0.5, 0.5};
+    const wf_token_linear_opts linear = {.in = 4, .out = 3, .w_init = init};
+    const wf_multihead_opts heads = {.features = 4, .heads = 2, .relative = 3, .w_init = init};
+    const wf_transformer_block_opts block = {
+        .features = 4, .heads = 2, .hidden = 5, .causal = true, .dropout = 0.3, .rotary = 4, .w_init = init};
+    check_layer("token_linear", wf_token_linear(ctx, linear), WF_SHAPE(2, 3, 4));
+    check_layer("token_linear of no token", wf_token_linear(ctx, linear), WF_SHAPE(2, 0, 4));
+    check_layer("rotary", wf_rotary(ctx, (wf_rotary_opts){.length = 4, .heads = 2, .features = 4}), WF_SHAPE(2, 3, 8));
+    check_layer("multihead", wf_multihead(ctx, heads), WF_SHAPE(2, 3, 4));
+    check_layer("transformer_block", wf_transformer_block(ctx, block), WF_SHAPE(2, 3, 4));
+}
+
 /* What residual blocks end with, and positions; the same samples are left out every time. */
 static void small_layers(void)
 {
@@ -408,6 +422,7 @@ int main(int argc, char **argv)
                                                {"residual", residual},
                                                {"small_layers", small_layers},
                                                {"embedding", embedding},
+                                               {"transformers", transformers},
                                                {"pooling", pooling},
                                                {"composed", composed},
                                                {"skips_and_ties", skips_and_ties},

@@ -1,0 +1,81 @@
+/* Layers of transformers over tokens [N,T,E], row-major: linear layers of tokens, attention of several heads, blocks.
+ *
+ * With a mesh, heads and hidden features are cut over its channel axis (Shoeybi et al. 2019, "Megatron-LM"): a rank has
+ * whole heads, in balanced blocks that may be uneven, and computes them alone. Tokens are whole on every rank of the
+ * axis, so their variables need a layout; samples may be sharded over data. Attention sends one sum of [N,T,E] over
+ * the axis in forward and one in backward, and so do the two linear layers of a block; nothing else is sent. Initial
+ * values, dropout and results are those of the serial layers. Such models train with wf_mesh_multi_node. Without a mesh
+ * all of it is local. */
+#ifndef WF_LAYERS_TRANSFORMER_H
+#define WF_LAYERS_TRANSFORMER_H
+
+#include "comm/mesh.h"
+#include "layers/form.h"
+#include "layers/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zero means the default, here and below. */
+typedef struct wf_token_linear_opts {
+    int64_t in, out; /* required */
+    bool no_bias;
+    wf_init w_init;      /* default: LeCun normal, fan_in = in */
+    wf_init b_init;      /* default: 0 */
+    const wf_mesh *mesh; /* NULL: serial. Borrowed; must outlive the layer */
+    wf_form form;        /* with a mesh. WF_FORM_FILTER: a rank has a part of the outputs, y is sharded along its last
+                            dimension; WF_FORM_CHANNEL: of the inputs, along which x is sharded, and y is the sum */
+    int64_t unit;        /* with a mesh: so many neighbouring features stay on one rank; 1 */
+} wf_token_linear_opts;
+
+/* y = x W^T + b over the last dimension: [N,T,in] -> [N,T,out]. Parameters W [out,in], b [out]. */
+wf_layer *wf_token_linear(wf_ctx *ctx, wf_token_linear_opts opts);
+
+typedef struct wf_rotary_opts {
+    int64_t length;   /* required: the most tokens */
+    int64_t heads;    /* 1 */
+    int64_t features; /* required: of a head; even */
+    double base;      /* 10000 */
+} wf_rotary_opts;
+
+/* Rotary positions (Su et al. 2021): features c and c + D/2 of a head of D are turned by t base^(-2 c / D) at token t,
+ * so that products of queries and keys depend on the difference of their places. [N,T,heads D]; tokens and whole heads
+ * may be sharded. */
+wf_layer *wf_rotary(wf_ctx *ctx, wf_rotary_opts opts);
+
+typedef struct wf_multihead_opts {
+    int64_t features; /* required */
+    int64_t heads;    /* required: a divisor of features */
+    bool causal, no_bias;
+    double dropout;   /* of the weights */
+    int64_t relative; /* rows of a learned table of relative positions, odd (wf_attention_opts.bias); 0: none */
+    int64_t rotary;   /* rotary positions of at most so many tokens; 0: none */
+    wf_init w_init;
+    const wf_mesh *mesh;
+} wf_multihead_opts;
+
+/* Multi-head attention of tokens x to themselves, or, of two inputs, to those of the second. Children query, key, value
+ * and out, each a wf_token_linear; parameter relative [rows,heads]. */
+wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts opts);
+
+typedef struct wf_transformer_block_opts {
+    int64_t features, heads; /* as above */
+    int64_t hidden;          /* of the linear layers; 4 features */
+    bool causal;
+    double dropout;   /* of the weights, and of what is added to x */
+    double drop_path; /* stochastic depth */
+    int64_t relative, rotary;
+    double eps; /* of the normalisations; 1e-5 */
+    wf_init w_init;
+    const wf_mesh *mesh;
+} wf_transformer_block_opts;
+
+/* y = x + attention(norm1(x)), then y + mlp(norm2(y)), mlp of two linear layers with GELU between them. Children norm1,
+ * attention, norm2, up, down. */
+wf_layer *wf_transformer_block(wf_ctx *ctx, wf_transformer_block_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

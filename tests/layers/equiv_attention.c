@@ -1,0 +1,188 @@
+/* A transformer block whose heads and hidden features are cut over ranks, unevenly: y, dx and the gradients of all
+ * parameters are those of the serial block, and it sends two sums forward and two backward. */
+#include "comm/mesh_author.h"
+#include "layers/layers.h"
+#include "tests/optim/optim_model.h"
+#include "tests/ranks.h"
+
+#include <string.h>
+
+enum { MOST = 600, FEATURES = 12 };
+
+typedef struct block_case {
+    const char *name;
+    int64_t heads, hidden, relative, rotary;
+    bool causal;
+    double dropout;
+} block_case;
+
+static const block_case cases[] = {
+    {"plain", 6, 24, 0, 0, false, 0},
+    {"causal, dropout, relative positions", 4, 9, 5, 0, true, 0.3},
+    {"rotary", 3, 8, 0, 7, true, 0},
+};
+
+static wf_layer *make_block(const block_case *t, const wf_mesh *mesh)
+{
+    const wf_init init = {WF_INIT_UNIFORM, -0.5, 0.5};
+    return wf_layer_named(wf_transformer_block(ctx, (wf_transformer_block_opts){.features = FEATURES,
+                                                                                .heads = t->heads,
+                                                                                .hidden = t->hidden,
+                                                                                .causal = t->causal,
+                                                                                .dropout = t->dropout,
+                                                                                .drop_path = t->dropout,
+                                                                                .relative = t->relative,
+                                                                                .rotary = t->rotary,
+                                                                                .w_init = init,
+                                                                                .mesh = mesh}),
+                          "block");
+}
+
+/* Biases are 0 at first, by which one that is added too often would not show. */
+static void set_biases(wf_layer *layer)
+{
+    int64_t count = 0;
+    wf_param *const *param;
+    WF_EXPECT_OK(wf_layer_params(layer, &count, &param));
+    for (int64_t i = 0; i < count; i++)
+        if (strcmp(param[i]->name, "b") == 0)
+            WF_EXPECT_OK(wf_tensor_fill(wf_param_value(param[i]), 0.25));
+}
+
+/* y and dx of this rank's samples. Sums of the step count in `sums`. */
+static wf_layer *train_block(const block_case *t, const wf_mesh *mesh, wf_tape *tape, const wf_tensor *x, double *y,
+                             double *dx, uint64_t *sums)
+{
+    wf_layer *layer = make_block(t, mesh);
+    WF_EXPECT(layer, "%s: %s", t->name, wf_error_message());
+    set_biases(layer);
+    WF_EXPECT_OK(wf_tape_set_iteration(tape, 3));
+    const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_CHANNEL) : comm;
+    const uint64_t before = wf_comm_traffic(group).collectives;
+    wf_var *leaf = wf_leaf(tape, x), *out = wf_apply(layer, leaf), *loss = wf_sum(wf_mul(out, wf_mul(out, out)));
+    WF_EXPECT(loss, "%s: %s", t->name, wf_error_message());
+    values_get(wf_value(out), y);
+    WF_EXPECT_OK(wf_backward(loss));
+    *sums = wf_comm_traffic(group).collectives - before;
+    values_get(wf_grad(leaf), dx);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    return layer;
+}
+
+/* The gradient of one parameter, summed over the ranks as an optimizer does, beside its part of the serial one. */
+static void compare_gradient(const block_case *t, const wf_mesh *mesh, wf_param *serial, wf_param *parallel)
+{
+    double want[MOST] = {0}, got[MOST] = {0}, part[MOST];
+    values_get(wf_param_grad(serial), want);
+    values_get(wf_param_grad(parallel), got);
+    const int64_t n = wf_tensor_count(wf_param_grad(parallel));
+    for (int a = 0; a < WF_AXES; a++)
+        if ((parallel->axes >> a & 1) && wf_mesh_size(mesh, (wf_axis)a) > 1)
+            WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, (wf_axis)a), got, (int)n, WF_SUM));
+    wf_tensor *whole = wf_tensor_new(ctx, WF_F64, serial->shape);
+    values_set(whole, want);
+    wf_tensor *view = parallel->shard_axes ? wf_tensor_view(whole, parallel->box) : wf_tensor_alias(whole);
+    values_get(view, part);
+    WF_EXPECT(test_distance(n, got, part) < 1e-12, "%s: the gradient of %s is off by %g", t->name,
+              wf_param_path(parallel), test_distance(n, got, part));
+    wf_tensor_free(view);
+    wf_tensor_free(whole);
+}
+
+static void compare_block(const wf_mesh *mesh, const block_case *t)
+{
+    static double host[MOST], y[2][MOST], dx[2][MOST];
+    const wf_shape shape = WF_SHAPE(3, 5, FEATURES);
+    const bool cut = wf_mesh_size(mesh, WF_AXIS_CHANNEL) > 1;
+    test_rng rng = {7};
+    uint64_t sums;
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, shape);
+    for (int i = 0; i < MOST; i++)
+        host[i] = test_uniform(&rng, -1, 1);
+    values_set(x, host);
+    wf_layer *serial = train_block(t, NULL, tape, x, y[0], dx[0], &sums);
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout(mesh, shape, (wf_layout_opts){.dim[WF_AXIS_DATA] = WF_DIM(0)}, &layout));
+    wf_tensor *part = wf_tensor_redistribute(x, layout);
+    wf_layer *parallel = train_block(t, mesh, tape, part, y[1], dx[1], &sums);
+    WF_EXPECT(sums == (cut ? 4 : 0), "%s: %llu collectives, should be 2 forward and 2 backward", t->name,
+              (unsigned long long)sums);
+    const int64_t first = layout.box.lo[0] * 5 * FEATURES, n = wf_tensor_count(part);
+    WF_EXPECT(test_distance(n, y[1], y[0] + first) < 1e-12, "%s: y is off by %g", t->name,
+              test_distance(n, y[1], y[0] + first));
+    WF_EXPECT(test_distance(n, dx[1], dx[0] + first) < 1e-12, "%s: dx is off by %g", t->name,
+              test_distance(n, dx[1], dx[0] + first));
+    int64_t count = 0, others = 0;
+    wf_param *const *a, *const *b;
+    WF_EXPECT_OK(wf_layer_params(serial, &count, &a));
+    WF_EXPECT_OK(wf_layer_params(parallel, &others, &b));
+    WF_EXPECT(count == others && count == 16 + (t->relative > 0), "%s: %lld and %lld parameters", t->name,
+              (long long)count, (long long)others);
+    for (int64_t i = 0; i < count && i < others; i++)
+        compare_gradient(t, mesh, a[i], b[i]);
+    wf_layer_free(serial);
+    wf_layer_free(parallel);
+    wf_tensor_free(part);
+    wf_tensor_free(x);
+    wf_tape_free(tape);
+}
+
+static void begin_ranks(void)
+{
+    comm =
+        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1, .seed = 3});
+    ctx = wf_comm_ctx(comm);
+    size = wf_comm_size(comm);
+}
+
+/* All cuts by samples and heads for which each rank has a head. */
+static void blocks(void)
+{
+    begin_ranks();
+    for (int heads = 1; heads <= size; heads++) {
+        if (size % heads)
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / heads, .channel = heads});
+        WF_EXPECT(mesh, "%s", wf_error_message());
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            if (cases[i].heads >= heads)
+                compare_block(mesh, &cases[i]);
+        wf_mesh_close(mesh);
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+static void refuse(const char *words, const void *made)
+{
+    WF_EXPECT(!made && strstr(wf_error_message(), words), "is \"%s\", should have \"%s\"", wf_error_message(), words);
+    wf_error_clear();
+}
+
+static void errors(void)
+{
+    begin_ranks();
+    refuse("should be a multiple", wf_multihead(ctx, (wf_multihead_opts){.features = 10, .heads = 3}));
+    refuse("an odd number", wf_multihead(ctx, (wf_multihead_opts){.features = 9, .heads = 3, .relative = 4}));
+    refuse("should be even", wf_rotary(ctx, (wf_rotary_opts){.length = 4, .features = 3}));
+    refuse("at least 1", wf_token_linear(ctx, (wf_token_linear_opts){.in = 4}));
+    refuse("should be in [0, 1)",
+           wf_transformer_block(ctx, (wf_transformer_block_opts){.features = 4, .heads = 2, .dropout = 1}));
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .channel = size});
+    refuse("WF_FORM_FILTER or WF_FORM_CHANNEL",
+           wf_token_linear(ctx, (wf_token_linear_opts){.in = 16, .out = 16, .mesh = mesh}));
+    if (size > 1)
+        refuse("are fewer than the", wf_multihead(ctx, (wf_multihead_opts){.features = 6, .heads = 1, .mesh = mesh}));
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+static int run(int argc, char **argv)
+{
+    return test_main(argc, argv, (test_case[]){{"blocks", blocks}, {"errors", errors}, {0}});
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, run);
+}
