@@ -2,12 +2,13 @@
  *
  * PLACE: start (before the communicator), forward (computing, the others reduce), reduction, sample (rank 0 writes a
  * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed),
- * device (it has begun a sum, of which the others read the result), two (computing, the others wait in a reduction
- * while a sum of theirs is in the background). Beside that: differ (it calls something else, and nobody dies), twice
- * (the same on two communicators that are closed then), loop (nothing happens, without end). FAULT: kill, segv, exit
- * (1), leave (exit 0), stop, of RANK (default 0); none of any. */
+ * device (it has begun a sum, of which the others read the result), exchange (halos go there and back), two (computing,
+ * the others wait in a reduction while a sum of theirs is in the background). Beside that: differ (it calls something
+ * else, and nobody dies), twice (the same on two communicators that are closed then), loop (nothing happens, without
+ * end). FAULT: kill, segv, exit (1), leave (exit 0), stop, of RANK (default 0); none of any. */
 #include "comm/background_author.h"
 #include "comm/comm.h"
+#include "comm/exchange_author.h"
 #include "tests/timeouts.h"
 
 #include <signal.h>
@@ -158,6 +159,34 @@ static void device(bool culprit)
     steps(1); /* the sum of one that leaves may have come to its end */
 }
 
+/* Rows of which each rank needs one more on both sides. */
+static void exchange(bool culprit)
+{
+    enum { ROWS = 4, WIDTH = 20000, RANKS = 8 };
+    wf_box have[RANKS], need[RANKS];
+    const int size = wf_comm_size(comm), rank = wf_comm_rank(comm);
+    for (int r = 0; r < size && r < RANKS; r++) {
+        have[r] = need[r] = (wf_box){.rank = 2, .lo = {(int64_t)r * ROWS}, .hi = {(int64_t)(r + 1) * ROWS, WIDTH}};
+        need[r].lo[0] -= r > 0;
+        need[r].hi[0] += r < size - 1;
+    }
+    wf_exchange *e = wf_exchange_new(comm, WF_F32, WF_ROW_MAJOR, have, need);
+    wf_tensor *from = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(have[rank]));
+    wf_tensor *to = wf_tensor_new(wf_comm_ctx(comm), WF_F32, wf_box_shape(need[rank]));
+    WF_MUST(wf_check(e));
+    WF_MUST(wf_tensor_fill(from, 1));
+    steps(3);
+    if (culprit)
+        happen_soon();
+    for (;;) {
+        WF_MUST(wf_exchange_begin(e, from, to));
+        WF_MUST(wf_exchange_end(e));
+        WF_MUST(wf_exchange_reverse_begin(e, to, from));
+        WF_MUST(wf_exchange_end(e));
+        WF_MUST(wf_tensor_fill(from, 1));
+    }
+}
+
 static void differ(bool culprit)
 {
     steps(3);
@@ -220,6 +249,8 @@ int main(int argc, char **argv)
         sample(culprit);
     if (!strcmp(place, "device"))
         device(culprit);
+    if (!strcmp(place, "exchange"))
+        exchange(culprit);
     if (!strcmp(place, "differ"))
         differ(culprit);
     if (!strcmp(place, "twice"))

@@ -144,13 +144,20 @@ weft_test_long(guard_contract_norm guard_contract_group_norm guard_contract_atte
 if(NOT WEFT_SANITIZE)
   add_executable(guard_deaths comm/deaths.c)
   target_link_libraries(guard_deaths PRIVATE weft_fake)
-  foreach(place device message)
-    add_test(NAME nccl_deaths_${place} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths.sh ${MPIEXEC_EXECUTABLE}
+  # By NCCL; and in an exchange by memory that ranks map from each other.
+  foreach(way nccl_deaths_device nccl_deaths_message mapped_deaths_exchange)
+    string(REGEX REPLACE ".*_" "" place ${way})
+    set(communicator pure_nccl)
+    if(way MATCHES "^mapped")
+      set(communicator flat)
+    endif()
+    add_test(NAME ${way} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/comm/deaths.sh ${MPIEXEC_EXECUTABLE}
       $<TARGET_FILE:guard_deaths> $<TARGET_FILE:wf-doctor> ${place})
-    weft_test_properties(nccl_deaths_${place} 2 200)
-    weft_test_waits(nccl_deaths_${place})
-    set_property(TEST nccl_deaths_${place} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda COMMUNICATOR=pure_nccl)
+    weft_test_properties(${way} 2 200)
+    weft_test_waits(${way})
+    set_property(TEST ${way} APPEND PROPERTY ENVIRONMENT WEFT_DEVICE=cuda COMMUNICATOR=${communicator})
   endforeach()
+  set_property(TEST mapped_deaths_exchange APPEND PROPERTY LABELS long)
 endif()
 
 # Short runs of examples.

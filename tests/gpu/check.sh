@@ -21,6 +21,11 @@ for program in $(tests/gpu/run.sh --programs); do
     [ "$program" = bench_cuda_conv ] || grep -qx "$program" <<<"$targets" || complain "there is no program $program"
 done
 
+# What the build needs of Debian travels to a machine that has nothing.
+while read -r package; do
+    sed 's/#.*//' tests/gpu/packages.txt | grep -qw -e "$package" || complain "tests/gpu/packages.txt lacks $package"
+done < <(awk 'NF == 1 && /^[a-z0-9]*lib[a-z0-9.-]*-dev$/' packages.txt)
+
 plan=$(tests/gpu/run.sh --proof --dry && tests/gpu/run.sh --figures --dry)
 [ "$(wc -l <<<"$plan")" -gt 30 ] || complain "the plan is short: $plan"
 while read -r pattern; do

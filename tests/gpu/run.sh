@@ -6,8 +6,9 @@
 #
 # The machine needs nvcc, cmake, ninja, a compiler, and cuDNN and NCCL beside CUDA or among Python's packages; --debs names
 # a folder of Debian packages with what else it lacks (MPI, oneDNN, HDF5, zlib, stb), which are unpacked beside what is
-# there, and replace nothing; --carry gathers them on a machine with a registry (tests/gpu/packages.txt), and NCCL 2.30 or
-# later, which takes two ranks on one GPU. The build is for
+# there, and replace nothing; --carry gathers them on a machine with a registry (tests/gpu/packages.txt, which
+# tests/gpu/closed.sh proves to be whole), and NCCL 2.30 or later, which takes two ranks on one GPU: PyPI's nvidia-nccl-cu13, cut
+# to the code of sm_90 (tests/gpu/cut_wheel.py). The build is for
 # this GPU alone. --proof, the default, begins with contract_device, alone: streams, events, graphs, shared memory. If that
 # fails, nothing else would say more, and the rest is left out. Then come, at most four steps at a time, what was never seen on a
 # GPU: plans of cuDNN that run, captured steps, memory that ranks map from each other. Of the large contract programs each case
@@ -34,7 +35,7 @@ most_beside=4
 proof_programs="contract_convolution contract_kernels captured captured_errors captured_pipeline equiv_data equiv_spatial equiv_sync_norm
     equiv_channel contract_device contract_norm contract_group_norm contract_attention contract_elementwise contract_fold contract_memory known_answers gradcheck_functions gradcheck_arithmetic
     gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
-    optim_scale contract_comm"
+    optim_scale contract_comm deaths wf-doctor"
 figure_programs="bench_dcgan bench_step bench_kernels bench_cuda_conv"
 equal_programs="equiv_spatial equiv_channel equiv_sync_norm equiv_data" # the longest first
 
@@ -166,11 +167,13 @@ unpack() {
     echo "figure: $(find "$1" -name '*.deb' | wc -l) packages"
 }
 
-# gather FOLDER: what --debs unpacks there.
+# gather FOLDER: what --debs unpacks there. NCCL of the registry has code for seven architectures in 305 MB; that of one stays,
+# of Hopper unless CARRY_ARCH names another.
 gather() {
     # shellcheck disable=SC2046 # a list
     mkdir -p "$1" && (cd "$1" && apt-get download -q $(sed 's/#.*//' "$OLDPWD/tests/gpu/packages.txt")) &&
-        python3 -m pip download -q --no-deps -d "$1" 'nvidia-nccl-cu13>=2.30'
+        python3 -m pip download -q --no-deps -d "$1" 'nvidia-nccl-cu13>=2.30' &&
+        python3 tests/gpu/cut_wheel.py "$1"/nvidia_nccl_cu13-*.whl "${CARRY_ARCH:-90}"
 }
 
 # Debian's alternatives name these without the ending; packages that are only unpacked do not.
@@ -354,6 +357,15 @@ equal() {
     fi
 }
 
+# deaths COMMUNICATOR PLACE...: one of three ranks is killed, stopped, or ends there, and the others end with a message.
+deaths() {
+    local by=$1
+    shift
+    has deaths
+    WEFT_DEVICE=$device COMMUNICATOR=$by tests/comm/deaths.sh "$(tool mpirun)" "$build/tests/deaths" "$build/tools/wf-doctor" "$@" |
+        awk '{ print } / deaths ended well/ { print "figure: " $0; good = 1 } END { exit !good }'
+}
+
 # sanitize TOOL PROGRAM CASE...: of NVIDIA's compute-sanitizer.
 sanitize() {
     local tool=$1 program=$2
@@ -391,6 +403,8 @@ proof() {
         beside captured 60 captured captured
     fi
     beside equiv_spatial_4 170 equal equiv_spatial flat 4
+    # Ranks that die while others read and write memory that they mapped from them.
+    beside deaths_exchange 120 deaths flat exchange
     if on_gpu || [ -n "$dry" ]; then
         beside equiv_spatial_nccl 120 equal equiv_spatial pure_nccl 1
         beside captured_nccl 90 equal captured pure_nccl 1 ranks sums
@@ -513,6 +527,7 @@ try_self() {
     got=$(cd "$out" && build=built && unpack_wheels debs && hint nccl nccl.h HEADER LIBRARY)
     [[ $got == "-DLIBRARY="*"/built/wheels/nvidia/nccl/lib/libnccl.so.2 -DHEADER="*"/nccl/include" ]] ||
         { echo "an NCCL that is carried is hinted at as: $got" && return 1; }
+    python3 tests/gpu/cut_wheel.py --self || return 1
     grep -q 'it went wrong' "$out/said" || { echo "a failure is not shown" && return 1; }
     printf 'rate m f32 weft 30\nrate n f32 weft 1\n' >"$work/a.log"
     printf 'rate m f32 torch 20 eager\nrate m bf16 torch 9 eager\n' >"$work/b.log"

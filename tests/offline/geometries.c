@@ -1,5 +1,5 @@
-/* Convolutions that cuDNN is to have an engine for, in all directions and types: those of a ResNet, and random ones.
- * Nothing is computed: the emulated device idles. */
+/* Convolutions that cuDNN is to have an engine for, in all directions and types: those of a ResNet and a ConvNeXt, and
+ * random ones. Nothing is computed: the emulated device idles. */
 #include "core/config_author.h"
 #include "core/context_author.h"
 #include "tests/emulate/dnn.h"
@@ -85,6 +85,21 @@ static void resnet(void)
         for (int t = 0; t < 3; t++) {
             const int64_t *const s = shape[i];
             const layer l = square(types[t], 32, s[0], s[1], s[2], s[3], s[4], s[5]);
+            all_directions(&l);
+        }
+}
+
+/* Asks about convolutions of ConvNeXt-T: patches, and one filter a channel at its first and last stage. */
+static void convnext(void)
+{
+    static const int64_t shape[][7] = {
+        {3, 96, 224, 4, 4, 0, 1}, {96, 96, 56, 7, 1, 3, 96}, {96, 192, 56, 2, 2, 0, 1}, {768, 768, 7, 7, 1, 3, 768}};
+    static const wf_dtype types[] = {WF_F32, WF_BF16};
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        for (int t = 0; t < 2; t++) {
+            const int64_t *const s = shape[i];
+            layer l = square(types[t], 32, s[0], s[1], s[2], s[3], s[4], s[5]);
+            l.geom.groups = (int)s[6];
             all_directions(&l);
         }
 }
@@ -180,8 +195,9 @@ int main(int argc, char **argv)
     emulated_idle();
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
     WF_MUST(wf_check(ctx));
-    const int code =
-        test_main(1, argv, (test_case[]){{"resnet", resnet}, {"random", random_ones}, {"forms", forms}, {0}});
+    const int code = test_main(
+        1, argv,
+        (test_case[]){{"resnet", resnet}, {"convnext", convnext}, {"random", random_ones}, {"forms", forms}, {0}});
     WF_MUST(wf_ctx_free(ctx));
     return code;
 }

@@ -68,7 +68,7 @@ foreach(source contract_kernels contract_convolution known_answers)
   weft_offline(offline_${source} core ${file} ${WEFT_CONTRACT})
   weft_offline_test(${source} proof offline_${source})
 endforeach()
-foreach(source mixed captured functions_values layers_values pad equiv_spatial equiv_channel pad_parts)
+foreach(source mixed captured functions_values layers_values pad boundary_layers equiv_spatial equiv_channel pad_parts boundary_parts)
   weft_test_source(file ${source})
   weft_offline(offline_${source} all ${file})
 endforeach()
@@ -78,6 +78,9 @@ endforeach()
 foreach(source equiv_spatial equiv_channel)
   weft_offline_test(${source}_2 proof ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:offline_${source}> f32)
 endforeach()
+# Frames and slabs of convolutions, transposed ones included, whose input continues beyond its edge, whole and of parts.
+weft_offline_test(boundary_layers proof offline_boundary_layers formula known large)
+weft_offline_test(boundary_parts_2 proof ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:offline_boundary_parts> parts large)
 # Convolutions of what was widened by each kind of boundary.
 weft_offline_test(pad_parts_2 proof ${MPIEXEC_EXECUTABLE} -np 2 $<TARGET_FILE:offline_pad_parts> before_a_convolution)
 

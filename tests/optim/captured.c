@@ -170,6 +170,39 @@ static void work_between(void)
     expect_equal(&h[1], &h[0], "with evaluation between");
 }
 
+/* Makes the pool give blocks back to the device, by tensors that are each larger than all before. */
+static void trim_pool(const gan *g)
+{
+    static const int64_t megabytes[] = {32, 40, 50};
+    size_t reserved = 0;
+    for (int i = 0; i < 3; i++) {
+        reserved = wf_ctx_memory(g->ctx).bytes_reserved;
+        wf_tensor_free(wf_tensor_new(g->ctx, WF_U8, WF_SHAPE(megabytes[i] << 20)));
+    }
+    WF_EXPECT(wf_ctx_memory(g->ctx).bytes_reserved < reserved + (size_t)(50 << 20), "the pool has given nothing back");
+}
+
+/* Memory that the replays use stays theirs. */
+static void trims_between(void)
+{
+    static history h;
+    history expected = eager(false);
+    gan g = gan_new();
+    wf_captured *c = wf_capture(g.ctx, step, &g);
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(&g, i);
+        if (i == 4)
+            trim_pool(&g);
+        WF_EXPECT_OK(wf_captured_run(c));
+        note(&g, &h, i);
+    }
+    WF_EXPECT(wf_captured_replays(c) == captures(&g), "not captured");
+    note_end(&g, &h);
+    wf_captured_free(c);
+    gan_free(&g);
+    expect_equal(&h, &expected, "captured, with blocks that are given back between");
+}
+
 /* Rounded copies are made anew in every run and seen by the evaluation after it; the scale falls, grows and leaves
  * updates out in runs of the device alone. */
 static void mixed_precision(void)
@@ -391,6 +424,7 @@ static int on_ranks(int argc, char **argv)
                                    {"recomputes", recomputes},
                                    {"two_captures", two_captures},
                                    {"work_between", work_between},
+                                   {"trims_between", trims_between},
                                    {"mixed_precision", mixed_precision},
                                    {"freed", freed},
                                    {"ranks", ranks},
