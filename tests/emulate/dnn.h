@@ -53,6 +53,8 @@ void emulated_room(size_t bytes);
 void emulated_capability(int tens);
 /* How often the host has waited for a stream, an event or the device. */
 int emulated_waits(void);
+/* How many tasks, of kernels and copies, were put on streams. */
+int emulated_tasks(void);
 /* True if the stream that was made last has the greatest priority. */
 bool emulated_hurries(void);
 /* How often the driver was asked for the blocks of a kernel that a multiprocessor holds. */

@@ -66,6 +66,24 @@ static void waits(void)
     wf_pool_give(ctx, total.data, 0);
 }
 
+/* Up to 2 KiB go to the device as the argument of one launch. */
+static void small_puts(void)
+{
+    static const size_t lengths[] = {1, 600, 2048};
+    static unsigned char from[2048], back[2048];
+    const wf_array to = array_new(512);
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(i * 7 + 1);
+    for (int l = 0; l < 3; l++) {
+        const int before = emulated_tasks();
+        WF_EXPECT_OK(ctx->k->to_device(ctx, to.data, from, lengths[l]));
+        WF_EXPECT(emulated_tasks() == before + 1, "%zu bytes take %d launches", lengths[l], emulated_tasks() - before);
+        WF_EXPECT_OK(ctx->k->to_host(ctx, back, to.data, lengths[l]));
+        WF_EXPECT(!memcmp(back, from, lengths[l]), "%zu bytes come back as others", lengths[l]);
+    }
+    wf_pool_give(ctx, to.data, 0);
+}
+
 /* The driver is asked for the room of a kernel at its first launch, and not again: it takes longer than a launch. */
 static void fits_once(void)
 {
@@ -163,6 +181,7 @@ int main(int argc, char **argv)
     const int code = test_main(argc, argv,
                                (test_case[]){{"too_old", too_old},
                                              {"waits", waits},
+                                             {"small_puts", small_puts},
                                              {"fits_once", fits_once},
                                              {"out_of_memory", out_of_memory},
                                              {"shares_nothing", shares_nothing},

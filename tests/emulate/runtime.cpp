@@ -239,6 +239,11 @@ int emulated_waits(void)
     return waits;
 }
 
+int emulated_tasks(void)
+{
+    return (int)given;
+}
+
 cudaError_t cudaDeviceSynchronize(void)
 {
     if (capture.graph)
