@@ -1,4 +1,4 @@
-/* Attention of several heads over tokens [N,T,E]. Local. */
+/* Attention of several heads over tokens [N,T,E]. */
 #ifndef WF_LAYERS_ATTENTION_H
 #define WF_LAYERS_ATTENTION_H
 
@@ -31,9 +31,17 @@ typedef struct wf_attention_opts {
  * [N,S,heads E] give [N,T,heads E], row-major. bf16 and f16 are summed in f32. No array of T S elements is made, in
  * forward or backward. A query that sees no key gives 0, and no gradient.
  * Samples may be sharded, and features, if each rank has whole heads; the three have one layout. Dropout does not
- * depend on the partition. Tokens that are sharded are WF_ERR_SHAPE. A bias that is the value of a parameter has its
- * gradient summed by the optimizer; that of another variable is summed in backward over the axes that cut q. */
+ * depend on the partition. Tokens that are sharded are WF_ERR_SHAPE; wf_attention_by_heads takes them. A bias that is
+ * the value of a parameter has its gradient summed by the optimizer; that of another variable is summed in backward
+ * over the axes that cut q. Local, but for that sum. */
 wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
+/* wf_attention of q, k and v of one shape and layout, whose tokens may be sharded over an axis at any bounds, also into
+ * empty parts. One redistribution of the three gives each rank all tokens of its heads (balanced blocks, which may be
+ * uneven or empty), one takes y back to the ranks of its tokens; backward has the same two, reversed. Of p ranks each
+ * sends about 3 (p-1)/p N T E / p numbers, then a third of that. Masks, lengths, regions and the index of a bias are
+ * those of whole tokens; a mask has 1 in the place of heads. Collective over that axis. Where no axis cuts tokens:
+ * wf_attention. */
+WF_PLACED wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
 
 #ifdef __cplusplus
 }

@@ -318,11 +318,14 @@ static wf_status run_backward(wf_node *node, wf_tensor *const to[INPUTS], const 
     wf_array grad[INPUTS];
     const wf_tensor *of[SAVED];
     attention_arrays arrays;
+    const attention_call *const call = node->state;
+    if (call->heads == 0)
+        return WF_OK;
     for (int i = 0; i < SAVED; i++)
         of[i] = wf_node_saved(node, i);
     for (int i = 0; i < INPUTS; i++)
         grad[i] = wf_tensor_array(to[i]);
-    wf_attention_args args = args_of(node->state, of, &arrays);
+    wf_attention_args args = args_of(call, of, &arrays);
     const wf_array up = wf_tensor_array(dy);
     args.dy = &up;
     args.dq = &grad[INPUT_Q];
@@ -401,6 +404,8 @@ static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_a
 
 static wf_status run_forward(const attention_call *call, const attention_values *v)
 {
+    if (call->heads == 0) /* the other ranks have all heads */
+        return WF_OK;
     attention_arrays arrays;
     const wf_tensor *of[SAVED];
     for (int i = 0; i < SAVED; i++)

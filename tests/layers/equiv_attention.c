@@ -153,6 +153,109 @@ static void blocks(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* --- tokens ------------------------------------------------------------------------------------------------------- */
+
+typedef struct token_outcome {
+    double y[MOST], dx[3][MOST], table[MOST];
+} token_outcome;
+
+static void attend_tokens(const wf_layout *layout, int64_t heads, wf_tape *tape, wf_tensor *const *x, token_outcome *to)
+{
+    wf_var *leaf[3];
+    wf_tensor *own[3], *table = wf_tensor_new(ctx, WF_F64, WF_SHAPE(5, heads));
+    double host[MOST];
+    for (int i = 0; i < MOST; i++)
+        host[i] = 0.1 * i;
+    values_set(table, host);
+    if (layout)
+        WF_EXPECT_OK(wf_tensor_set_layout(table, wf_mesh_layout_same(layout->mesh, table->shape)));
+    WF_EXPECT_OK(wf_tape_set_iteration(tape, 2));
+    for (int i = 0; i < 3; i++) {
+        own[i] = layout ? wf_tensor_redistribute(x[i], *layout) : wf_tensor_alias(x[i]);
+        leaf[i] = wf_leaf(tape, own[i]);
+    }
+    wf_var *bias = wf_leaf(tape, table);
+    wf_var *y = wf_attention_by_heads(
+        leaf[0], leaf[1], leaf[2], (wf_attention_opts){.heads = heads, .causal = true, .dropout = 0.3, .bias = bias});
+    wf_var *loss = wf_sum(wf_mul(y, wf_mul(y, y)));
+    WF_EXPECT(loss, "%lld heads: %s", (long long)heads, wf_error_message());
+    values_get(wf_value(y), to->y);
+    WF_EXPECT_OK(wf_backward(loss));
+    for (int i = 0; i < 3; i++)
+        values_get(wf_grad(leaf[i]), to->dx[i]);
+    values_get(wf_grad(bias), to->table);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    for (int i = 0; i < 3; i++)
+        wf_tensor_free(own[i]);
+    wf_tensor_free(table);
+}
+
+static double part_error(const wf_layout *layout, const double *whole, const double *part)
+{
+    double host[MOST];
+    wf_tensor *all = wf_tensor_new(ctx, WF_F64, layout->global);
+    values_set(all, whole);
+    wf_tensor *view = wf_tensor_view(all, layout->box);
+    values_get(view, host);
+    const double error = test_distance(wf_tensor_count(view), host, part);
+    wf_tensor_free(view);
+    wf_tensor_free(all);
+    return error;
+}
+
+static void compare_tokens(const wf_mesh *mesh, int64_t heads, bool empty)
+{
+    static token_outcome serial, parallel;
+    const wf_shape shape = WF_SHAPE(2, 7, 12);
+    const int parts = wf_mesh_size(mesh, WF_AXIS_HEIGHT);
+    int64_t bounds[9];
+    double host[MOST];
+    test_rng rng = {5};
+    wf_layout layout;
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x[3];
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < MOST; j++)
+            host[j] = test_uniform(&rng, -1, 1);
+        x[i] = wf_tensor_new(ctx, WF_F64, shape);
+        values_set(x[i], host);
+    }
+    for (int r = 0; r <= parts; r++)
+        bounds[r] = empty && r < parts ? 0 : (7 * r + parts - 1) / parts;
+    WF_EXPECT_OK(wf_mesh_layout(mesh, shape,
+                                (wf_layout_opts){.dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_HEIGHT] = WF_DIM(1)},
+                                                 .bounds[WF_AXIS_HEIGHT] = bounds},
+                                &layout));
+    attend_tokens(NULL, heads, tape, x, &serial);
+    attend_tokens(&layout, heads, tape, x, &parallel);
+    WF_EXPECT(part_error(&layout, serial.y, parallel.y) < 1e-13, "%lld heads: y is off", (long long)heads);
+    for (int i = 0; i < 3; i++) {
+        WF_EXPECT(part_error(&layout, serial.dx[i], parallel.dx[i]) < 1e-13,
+                  "%lld heads: the gradient of input %d is off", (long long)heads, i);
+        wf_tensor_free(x[i]);
+    }
+    WF_EXPECT(test_distance(5 * heads, parallel.table, serial.table) < 1e-12,
+              "%lld heads: the table's gradient is off by %g", (long long)heads,
+              test_distance(5 * heads, parallel.table, serial.table));
+    wf_tape_free(tape);
+}
+
+static void tokens(void)
+{
+    begin_ranks();
+    for (int high = 1; high <= size; high++) {
+        if (size % high)
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high, .height = high});
+        WF_EXPECT(mesh, "%s", wf_error_message());
+        for (int64_t heads = 1; heads <= 6; heads += heads)
+            compare_tokens(mesh, heads, heads == 2);
+        compare_tokens(mesh, 3, false);
+        wf_mesh_close(mesh);
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 static void refuse(const char *words, const void *made)
 {
     WF_EXPECT(!made && strstr(wf_error_message(), words), "is \"%s\", should have \"%s\"", wf_error_message(), words);
@@ -179,7 +282,7 @@ static void errors(void)
 
 static int run(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"blocks", blocks}, {"errors", errors}, {0}});
+    return test_main(argc, argv, (test_case[]){{"blocks", blocks}, {"tokens", tokens}, {"errors", errors}, {0}});
 }
 
 int main(int argc, char **argv)

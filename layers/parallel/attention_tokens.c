@@ -1,0 +1,169 @@
+/* Attention over tokens that ranks share, by heads: tokens of all ranks come for some of the heads, and go back to
+ * their ranks (Jacobs et al. 2023, "DeepSpeed Ulysses"). */
+#include "layers/attention.h"
+#include "layers/functions/functions_impl.h"
+#include "layers/parallel/parallel_impl.h"
+
+#include <stdlib.h>
+
+/* The axis that cuts dimension 1; -1: none. */
+static int token_axis(const wf_layout *layout)
+{
+    for (int a = 0; layout->known && a < WF_AXES; a++)
+        if (layout->placement[a] == WF_SHARDED && layout->dim[a] == 1)
+            return a;
+    return -1;
+}
+
+/* The layout with dimension `from`, which the axis cuts, whole, and dimension `to` cut at these bounds. */
+static wf_layout moved_cut(const wf_layout *layout, int axis, int from, int to, const int64_t *bounds)
+{
+    wf_layout target = *layout;
+    target.placement[axis] = WF_REPLICATED;
+    target.dim[axis] = 0;
+    target.bounds[axis] = NULL;
+    target.box.lo[from] = 0;
+    target.box.hi[from] = target.global.dim[from];
+    wf_layout_shard(layout->mesh, &target, (wf_axis)axis, to, bounds);
+    return target;
+}
+
+/* Bounds of balanced blocks of heads, in features. */
+static const int64_t *head_bounds(const wf_layout *layout, int axis, int64_t heads)
+{
+    const wf_mesh *const mesh = layout->mesh;
+    const int size = wf_mesh_size(mesh, (wf_axis)axis);
+    const int64_t each = layout->global.dim[2] / heads;
+    const int64_t *const blocks = wf_mesh_blocks(mesh, (wf_axis)axis, heads);
+    int64_t *bounds = blocks ? wf_calloc(wf_comm_ctx(wf_mesh_world(mesh)), (size_t)size + 1, sizeof *bounds) : NULL;
+    if (!bounds)
+        return wf_error_null();
+    for (int r = 0; r <= size; r++)
+        bounds[r] = blocks[r] * each;
+    const int64_t *own = wf_mesh_bounds_recent(mesh, (wf_axis)axis, bounds);
+    free(bounds);
+    return own;
+}
+
+static wf_status check_shared(const wf_var *q, const wf_var *k, const wf_var *v, const wf_attention_opts *o)
+{
+    char text[WF_LAYOUT_TEXT];
+    const wf_layout *const layout = &q->value->layout;
+    WF_TRY(wf_function_check_pair("attention by heads", q, k, WF_ANY_FUNCTION));
+    WF_TRY(wf_function_check_pair("attention by heads", q, v, WF_ANY_FUNCTION));
+    WF_TRY(wf_function_check_layouts("attention by heads", q, k));
+    WF_TRY(wf_function_check_layouts("attention by heads", q, v));
+    WF_CHECK(layout->global.rank == 3 && o->heads >= 1 && layout->global.dim[2] % o->heads == 0, WF_ERR_SHAPE,
+             "attention of %lld heads: tokens %s, should be [N,T,E] with E a multiple", (long long)o->heads,
+             wf_layout_text(layout, text));
+    WF_CHECK(layout->bounds[token_axis(layout)] && !wf_layout_is_sharded(layout, 2), WF_ERR_SHAPE,
+             "attention by heads takes tokens that are cut at bounds which all ranks know, and whole features, not %s; "
+             "wf_redistribute it first",
+             wf_layout_text(layout, text));
+    return WF_OK;
+}
+
+/* --- the three in one tensor [3,N,T,E] ---------------------------------------------------------------------------- */
+
+/* Tensor number i of three. Row-major on every rank: an exchange must have one order, and wf_stack takes that of the
+ * memory, which may be another one for a rank without tokens. */
+static wf_strided third_of(const wf_tensor *all, int64_t i)
+{
+    wf_strided a = wf_tensor_strided(all);
+    if (a.data)
+        a.data = (char *)a.data + i * a.stride[0] * (int64_t)wf_dtype_size(a.dtype);
+    a.rank = 3;
+    for (int d = 0; d < 3; d++) {
+        a.dim[d] = a.dim[d + 1];
+        a.stride[d] = a.stride[d + 1];
+    }
+    return a;
+}
+
+static wf_status backward_joined(wf_node *node)
+{
+    const wf_tensor *const dy = wf_node_dy(node);
+    for (int i = 0; i < 3; i++) {
+        if (!wf_node_wants(node, i))
+            continue;
+        bool add = false;
+        wf_tensor *grad = wf_node_grad(node, i, &add);
+        WF_NEED(grad);
+        const wf_strided from = third_of(dy, i), to = wf_tensor_strided(grad);
+        WF_TRY(dy->ctx->k->copy(dy->ctx, &from, &to, add));
+    }
+    return WF_OK;
+}
+
+static const wf_op joined_op = {.name = "attention_tokens", .backward = backward_joined};
+
+static wf_var *join_three(wf_var *const x[3])
+{
+    const wf_shape s = x[0]->value->shape;
+    wf_tensor *y = wf_output("attention by heads", x[0], WF_SHAPE(3, s.dim[0], s.dim[1], s.dim[2]), WF_ROW_MAJOR,
+                             (int[]){-1, 0, 1, 2});
+    wf_status status = y ? WF_OK : wf_error_code();
+    for (int i = 0; i < 3 && status == WF_OK; i++) {
+        const wf_strided from = wf_tensor_strided(x[i]->value), to = third_of(y, i);
+        status = y->ctx->k->copy(y->ctx, &from, &to, false);
+    }
+    return wf_function_finish(status, x[0]->tape, &(wf_node_spec){.op = &joined_op, .n_in = 3, .in = x}, y);
+}
+
+static wf_status backward_taken(wf_node *node)
+{
+    const int64_t *const i = node->state;
+    const wf_tensor *const dy = wf_node_dy(node);
+    bool add = false;
+    wf_tensor *grad = wf_node_grad(node, 0, &add);
+    WF_NEED(grad);
+    if (!add) /* the other two come later */
+        WF_TRY(wf_tensor_fill(grad, 0));
+    const wf_strided from = wf_tensor_strided(dy), to = third_of(grad, *i);
+    return dy->ctx->k->copy(dy->ctx, &from, &to, true);
+}
+
+static const wf_op taken_op = {.name = "attention_heads", .backward = backward_taken};
+
+/* Not wf_split and wf_squeeze: reshaping cannot tell where a sharded dimension of length 1 went. */
+static wf_var *take_third(wf_var *all, int64_t i)
+{
+    if (!all)
+        return NULL;
+    const wf_shape s = all->value->shape;
+    wf_tensor *y =
+        wf_output("attention by heads", all, WF_SHAPE(s.dim[1], s.dim[2], s.dim[3]), WF_ROW_MAJOR, (int[]){1, 2, 3});
+    wf_status status = y ? WF_OK : wf_error_code();
+    if (status == WF_OK) {
+        const wf_strided from = third_of(all->value, i), to = wf_tensor_strided(y);
+        status = y->ctx->k->copy(y->ctx, &from, &to, false);
+    }
+    return wf_function_finish(
+        status, all->tape,
+        &(wf_node_spec){.op = &taken_op, .n_in = 1, .in = &all, .state = &i, .state_bytes = sizeof i}, y);
+}
+
+wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
+{
+    if (!q || !k || !v)
+        return NULL;
+    WF_TRY_NULL(wf_function_check("attention by heads", q, WF_ANY_FUNCTION));
+    const wf_layout own = q->value->layout;
+    const int axis = token_axis(&own);
+    o.heads = o.heads == 0 ? 1 : o.heads;
+    if (axis < 0)
+        return wf_attention(q, k, v, o);
+    WF_TRY_NULL(check_shared(q, k, v, &o));
+    const int64_t *const bounds = head_bounds(&own, axis, o.heads);
+    wf_var *all = join_three((wf_var *const[]){q, k, v}), *part[3];
+    if (!bounds || !all)
+        return NULL;
+    /* One exchange for the three. */
+    all = wf_redistribute_along(all, moved_cut(&all->value->layout, axis, 2, 3, bounds), 1u << axis);
+    for (int i = 0; i < 3; i++)
+        part[i] = take_third(all, i);
+    wf_var *y = wf_attention(part[0], part[1], part[2], o);
+    if (!y)
+        return NULL;
+    return wf_redistribute_along(y, moved_cut(&y->value->layout, axis, 2, 1, own.bounds[axis]), 1u << axis);
+}
