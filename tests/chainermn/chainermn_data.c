@@ -105,7 +105,7 @@ static void test_scatter_dataset(void)
     communicator_close();
 }
 
-/* Two milliards of samples, which each rank makes when it needs them. */
+/* 2,000,000,000 samples, which each rank makes when it needs them. */
 static void test_scatter_large_dataset(void)
 {
     static const char *const names[] = {"naive", "flat"};

@@ -42,6 +42,12 @@ typedef struct norm_case {
     double noise, offset;
 } norm_case;
 
+typedef struct group_case {
+    int64_t rows, places, channels, size, first;
+    bool gamma, beta, wide, about_zero, given, over;
+    double offset;
+} group_case;
+
 typedef struct row_case {
     wf_shape shape;
     bool logarithm, target;
@@ -80,6 +86,13 @@ wf_array statistic_out(run *r, int64_t c, bool keep);
 double statistic_weight(const run *r);
 /* A count that the device alone knows. */
 wf_count count_in_memory(run *r, double count);
+
+/* Take a group_case. */
+void group_stats_body(run *r);
+void group_forward_body(run *r);
+void group_backward_body(run *r);
+/* Only whole groups have statistics of their own; the parts of a case are of groups three times as large. */
+bool is_whole_groups(const group_case *t);
 
 /* Takes a row_case; runs both directions. */
 void softmax_body(run *r);

@@ -36,7 +36,7 @@ endif()
 # Random geometries on guarded memory.
 weft_test_source(source random_kernels)
 add_executable(random_kernels ${source} core/random_draws.c core/guarded_pool.c core/dnn_counts.c core/contract.c
-  core/contract_bodies.c core/contract_bodies_rows.c)
+  core/contract_bodies.c core/contract_bodies_groups.c core/contract_bodies_rows.c)
 weft_objects(objects core)
 weft_device_objects(device core)
 target_sources(random_kernels PRIVATE ${objects} ${device})

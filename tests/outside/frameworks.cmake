@@ -1,0 +1,16 @@
+# PyTorch's own samples, where it is there: `make proof`.
+weft_test_source(source torch_samples)
+add_executable(torch_samples ${source})
+target_link_libraries(torch_samples PRIVATE weft_test_main weft weft_flags m)
+add_test(NAME torch_samples COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/outside/torch_samples.sh $<TARGET_FILE:torch_samples>)
+weft_test_properties(torch_samples 1 600)
+set_tests_properties(torch_samples PROPERTIES LABELS proof SKIP_RETURN_CODE 77)
+
+# Chainer itself, where it is there: `make proof`. $WEFT_CHAINER_PYTHON, else python3.
+weft_test_source(source chainer_files)
+add_executable(chainer_files ${source})
+target_link_libraries(chainer_files PRIVATE weft weft_flags m)
+add_test(NAME chainer_files COMMAND sh -c "exec \"\${WEFT_CHAINER_PYTHON:-python3}\" \"$0\" \"$1\""
+  ${CMAKE_CURRENT_SOURCE_DIR}/outside/chainer_files.py $<TARGET_FILE:chainer_files>)
+weft_test_properties(chainer_files 1 300)
+set_tests_properties(chainer_files PROPERTIES LABELS proof SKIP_RETURN_CODE 77)
