@@ -65,6 +65,18 @@ static wf_var *say_hard_swish(onnx_call *call)
     return wf_hard_swish(call->in[0]);
 }
 
+static wf_var *say_gelu(onnx_call *call)
+{
+    return onnx_word_is(call, "approximate", "tanh") ? wf_gelu_tanh(call->in[0]) : wf_gelu(call->in[0]);
+}
+
+/* x tanh(log(1 + exp(x))). */
+static wf_var *say_mish(onnx_call *call)
+{
+    wf_var *gate = wf_tanh(wf_softplus(call->in[0]));
+    return wf_mul(call->in[0], gate);
+}
+
 static wf_var *say_thresholded_relu(onnx_call *call)
 {
     wf_var *x = call->in[0], *beyond = wf_sub(x, onnx_scalar(call, x, onnx_real(call, "alpha", 1)));
@@ -156,6 +168,8 @@ const onnx_operator onnx_activations[] = {{"Relu", say_relu, ONNX_ELEMENTS},
                                           {"Softsign", say_softsign, ONNX_ELEMENTS},
                                           {"HardSigmoid", say_hard_sigmoid, ONNX_ELEMENTS},
                                           {"HardSwish", say_hard_swish, ONNX_ELEMENTS},
+                                          {"Gelu", say_gelu, ONNX_ELEMENTS},
+                                          {"Mish", say_mish, ONNX_ELEMENTS},
                                           {"ThresholdedRelu", say_thresholded_relu, ONNX_ELEMENTS},
                                           {"Shrink", say_shrink, ONNX_ELEMENTS},
                                           {"PRelu", say_prelu, ONNX_WHOLE},

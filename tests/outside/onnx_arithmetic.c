@@ -253,12 +253,13 @@ static wf_var *say_atanh(onnx_call *call)
     return wf_cast(wf_scale(wf_log(ratio), 0.5), onnx_dtype(call->in[0]));
 }
 
-/* GELU is x (1 + erf(x / sqrt(2))) / 2. */
+/* GELU is x (1 + erf(x / sqrt(2))) / 2, from which it follows but at 0. */
 static wf_var *say_erf(onnx_call *call)
 {
     wf_var *x = wf_scale(wf_cast(call->in[0], WF_F64), sqrt(2));
     wf_var *ratio = wf_scale(wf_div(wf_gelu(x), x), 2);
-    return wf_cast(wf_sub(ratio, onnx_scalar(call, x, 1)), onnx_dtype(call->in[0]));
+    wf_var *erf = wf_sub(ratio, onnx_scalar(call, x, 1));
+    return wf_cast(wf_where(x, erf, onnx_scalar(call, x, 0)), onnx_dtype(call->in[0]));
 }
 
 const onnx_operator onnx_arithmetic[] = {{"Add", say_add, ONNX_ELEMENTS},

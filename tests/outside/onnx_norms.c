@@ -70,6 +70,20 @@ static wf_var *say_instance_normalization(onnx_call *call)
     return wf_apply(layer, call->in[0]);
 }
 
+/* With a factor for each channel, as from version 21 on. */
+static wf_var *say_group_normalization(onnx_call *call)
+{
+    const onnx_run *run = call->run;
+    const wf_groupnorm_opts opts = {.channels = onnx_whole_shape(call->in[0]).dim[1],
+                                    .groups = onnx_int(call, "num_groups", 1),
+                                    .eps = eps_of(call)};
+    wf_layer *layer = run->mesh ? wf_mesh_groupnorm(run->mesh, opts) : wf_groupnorm(run->ctx, opts);
+    onnx_layer(call, layer);
+    onnx_set_param(layer, "gamma", call->in[1]);
+    onnx_set_param(layer, "beta", call->in[2]);
+    return wf_apply(layer, call->in[0]);
+}
+
 /* The layer gives the first output; the mean and 1 / sqrt(variance + eps) are computed by functions. */
 static wf_var *say_layer_normalization(onnx_call *call)
 {
@@ -123,6 +137,7 @@ static wf_var *say_lrn(onnx_call *call)
 
 const onnx_operator onnx_norms[] = {{"BatchNormalization", say_batch_normalization, ONNX_CHANNELS},
                                     {"InstanceNormalization", say_instance_normalization, ONNX_CHANNELS},
+                                    {"GroupNormalization", say_group_normalization, ONNX_CHANNELS},
                                     {"LayerNormalization", say_layer_normalization, ONNX_FIRST},
                                     {"MeanVarianceNormalization", say_mean_variance_normalization, ONNX_CHANNELS},
                                     {"LRN", say_lrn, ONNX_WHOLE},

@@ -35,12 +35,13 @@ static wf_var *say_reduce_mean(onnx_call *call)
 
 static wf_var *say_reduce_max(onnx_call *call)
 {
-    return reduce_by(call, call->in[0], wf_max_over);
+    return onnx_like(call, reduce_by(call, onnx_float(call->in[0]), wf_max_over), call->in[0]);
 }
 
 static wf_var *say_reduce_min(onnx_call *call)
 {
-    return wf_scale(reduce_by(call, wf_scale(call->in[0], -1), wf_max_over), -1);
+    wf_var *least = wf_scale(reduce_by(call, wf_scale(onnx_float(call->in[0]), -1), wf_max_over), -1);
+    return onnx_like(call, least, call->in[0]);
 }
 
 /* Slices of each dimension are multiplied. */

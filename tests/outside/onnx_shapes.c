@@ -95,6 +95,9 @@ static wf_var *say_split(onnx_call *call)
     int n = onnx_ints(call, "split", ONNX_PORTS, length);
     n = n ? n : onnx_read(call, 1, ONNX_PORTS, length);
     const int axis = onnx_axis(call->in[0], onnx_int(call, "axis", 0)), parts = call->node->n_out;
+    const int64_t all = wf_var_shape(call->in[0]).dim[axis], each = (all + parts - 1) / parts;
+    for (; n < parts && onnx_find(call, "num_outputs"); n++) /* the last part is shorter */
+        length[n] = each < all - n * each ? each : all - n * each;
     return wf_split(call->in[0], axis, parts, n ? length : NULL, call->out) ? call->out[0] : NULL;
 }
 
@@ -127,17 +130,47 @@ static wf_var *say_tile(onnx_call *call)
     return y;
 }
 
+/* Widths of the dimensions of an input of axes; of all where it is not given. */
+static void spread_widths(const onnx_call *call, int n, const int64_t *width, int64_t *lo, int64_t *hi)
+{
+    int64_t axis[WF_MAX_RANK];
+    const bool all = onnx_read(call, 3, WF_MAX_RANK, axis) == 0;
+    for (int i = 0; i < n; i++) {
+        const int d = all ? i : onnx_axis(call->in[0], axis[i]);
+        lo[d] = width[i];
+        hi[d] = width[n + i];
+    }
+}
+
 static wf_var *say_pad(onnx_call *call)
 {
-    int64_t width[2 * WF_MAX_RANK];
+    int64_t width[2 * WF_MAX_RANK], lo[WF_MAX_RANK] = {0}, hi[WF_MAX_RANK] = {0};
     int n = onnx_ints(call, "pads", 2 * WF_MAX_RANK, width);
     n = n ? n : onnx_read(call, 1, 2 * WF_MAX_RANK, width);
+    spread_widths(call, n / 2, width, lo, hi);
     wf_boundary boundary = {.edge = WF_EDGE_CONSTANT, .value = onnx_number(call, 2, onnx_real(call, "value", 0))};
     if (onnx_word_is(call, "mode", "reflect"))
         boundary.edge = WF_EDGE_REFLECT;
     if (onnx_word_is(call, "mode", "edge"))
         boundary.edge = WF_EDGE_REPLICATE;
-    return wf_pad(call->in[0], width, width + n / 2, boundary);
+    if (onnx_word_is(call, "mode", "wrap"))
+        boundary.edge = WF_EDGE_CIRCULAR;
+    return wf_pad(call->in[0], lo, hi, boundary);
+}
+
+/* As much on both sides is taken away or added; what is odd on the upper one. */
+static wf_var *say_center_crop_pad(onnx_call *call)
+{
+    int64_t to[WF_MAX_RANK], axis[WF_MAX_RANK], lo[WF_MAX_RANK] = {0}, hi[WF_MAX_RANK] = {0};
+    const int n = onnx_read(call, 1, WF_MAX_RANK, to);
+    const bool all = onnx_ints(call, "axes", WF_MAX_RANK, axis) == 0;
+    for (int i = 0; i < n; i++) {
+        const int d = all ? i : onnx_axis(call->in[0], axis[i]);
+        const int64_t more = to[i] - wf_var_shape(call->in[0]).dim[d];
+        lo[d] = more / 2;
+        hi[d] = more - more / 2;
+    }
+    return wf_pad(call->in[0], lo, hi, (wf_boundary){0});
 }
 
 /* --- types -----------------------------------------------------------------------------------------------------------
@@ -262,6 +295,7 @@ const onnx_operator onnx_shapes[] = {{"Identity", say_identity, ONNX_WHOLE},
                                      {"Expand", say_expand, ONNX_WHOLE},
                                      {"Tile", say_tile, ONNX_WHOLE},
                                      {"Pad", say_pad, ONNX_CHANNELS},
+                                     {"CenterCropPad", say_center_crop_pad, ONNX_WHOLE},
                                      {"Cast", say_cast, ONNX_WHOLE},
                                      {"CastLike", say_cast_like, ONNX_WHOLE},
                                      {"Constant", say_constant, ONNX_WHOLE},
