@@ -32,6 +32,15 @@ typedef struct wf_token_linear_opts {
 /* y = x W^T + b over the last dimension: [N,T,in] -> [N,T,out]. Parameters W [out,in], b [out]. */
 wf_layer *wf_token_linear(wf_ctx *ctx, wf_token_linear_opts opts);
 
+typedef struct wf_class_token_opts {
+    int64_t features; /* required */
+    wf_init w_init;   /* default: 0 */
+} wf_class_token_opts;
+
+/* A learned token in front of those of every sample: [N,T,E] -> [N,T + 1,E]. Parameter W [E]. Samples may be sharded.
+ */
+wf_layer *wf_class_token(wf_ctx *ctx, wf_class_token_opts opts);
+
 typedef struct wf_rotary_opts {
     int64_t length;   /* required: the most tokens */
     int64_t heads;    /* 1 */

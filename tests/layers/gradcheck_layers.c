@@ -336,6 +336,8 @@ static void transformers(void)
         .features = 4, .heads = 2, .hidden = 5, .causal = true, .dropout = 0.3, .rotary = 4, .w_init = init};
     check_layer("token_linear", wf_token_linear(ctx, linear), WF_SHAPE(2, 3, 4));
     check_layer("token_linear of no token", wf_token_linear(ctx, linear), WF_SHAPE(2, 0, 4));
+    check_layer("class_token", wf_class_token(ctx, (wf_class_token_opts){.features = 4, .w_init = init}),
+                WF_SHAPE(2, 3, 4));
     check_layer("rotary", wf_rotary(ctx, (wf_rotary_opts){.length = 4, .heads = 2, .features = 4}), WF_SHAPE(2, 3, 8));
     check_layer("multihead", wf_multihead(ctx, heads), WF_SHAPE(2, 3, 4));
     check_layer("transformer_block", wf_transformer_block(ctx, block), WF_SHAPE(2, 3, 4));

@@ -5,6 +5,7 @@
 #include "examples/models/resnet.h"
 #include "examples/models/unet.h"
 #include "examples/models/vgg.h"
+#include "examples/models/vit.h"
 #include "tests/optim/optim_model.h"
 #include "tests/world.h"
 
@@ -460,6 +461,47 @@ static void convnexts(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+/* A small one learns two images by heart. */
+static void train_vit(wf_ctx *ctx)
+{
+    static const int64_t labels[2] = {0, 2};
+    const vit_opts small = {.image = 8, .patch = 4, .features = 8, .heads = 2, .blocks = 2, .classes = CLASSES};
+    wf_layer *model = wf_layer_named(vit(ctx, small), "vit");
+    wf_optim *adam = wf_adam(model, (wf_adam_opts){.lr = 0.01});
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x = wf_tensor_new_ordered(ctx, WF_F32, WF_SHAPE(2, 3, 8, 8), WF_CHANNELS_LAST);
+    wf_tensor *t = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(2), labels);
+    test_rng rng = {9};
+    double first = 0, last = 0;
+    for (int i = 0; i < 384; i++)
+        value[i] = test_uniform(&rng, -1, 1);
+    values_set(x, value);
+    for (int step = 0; step < 30; step++) {
+        wf_var *scores = wf_apply(model, wf_input(tape, x));
+        wf_var *loss = wf_softmax_cross_entropy(scores, t);
+        WF_EXPECT_OK(wf_optim_step(adam, loss));
+        last = wf_item(loss);
+        first = step == 0 ? last : first;
+        WF_EXPECT_OK(wf_tape_reset(tape));
+    }
+    WF_EXPECT(last < 0.1 * first, "the loss of a ViT goes from %g to %g in 30 steps", first, last);
+    wf_tensor_free(t);
+    wf_tensor_free(x);
+    wf_tape_free(tape);
+    wf_optim_free(adam);
+    wf_layer_free(model);
+}
+
+static void vits(void)
+{
+    static const int64_t should[VIT_SIZES] = {5717416, 22050664, 86567656};
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    for (int i = 0; i < VIT_SIZES; i++)
+        count_trained(vit(ctx, (vit_opts){.size = (vit_size)i, .classes = 1000}), should[i]);
+    train_vit(ctx);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -468,6 +510,7 @@ static int on_ranks(int argc, char **argv)
                                    {"adam_f64", adam_f64},
                                    {"resnets", resnets},
                                    {"convnexts", convnexts},
+                                   {"vits", vits},
                                    {0}});
 }
 
