@@ -51,6 +51,44 @@ static const char *own_job(void)
     return name;
 }
 
+/* The variables by which launchers tell a process its job and its rank before MPI starts, when the watchdog already
+ * wants them; the first launcher whose rank is set counts. No other place of the library knows an MPI or a launcher by
+ * name. Slurm sets SLURM_PROCID for a job's script too, so a step counts alone. */
+static const struct {
+    const char *rank, *job, *step;
+} launchers[] = {
+    {"PMIX_RANK", "PMIX_NAMESPACE", NULL},             /* OpenMPI's mpirun, PRRTE, Slurm by PMIx */
+    {"PMI_RANK", "PMI_JOBID", NULL},                   /* MPICH's and Intel's mpiexec, Slurm by PMI */
+    {"OMPI_COMM_WORLD_RANK", NULL, NULL},              /* an OpenMPI without PMIx */
+    {"SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID"}, /* srun alone */
+};
+
+/* Some launchers name no job: its processes on one machine then share their parent. */
+static const char *launched_job(const char *job, const char *step)
+{
+    static char name[96];
+    if (job && step)
+        snprintf(name, sizeof name, "%s.%s", job, step);
+    else
+        snprintf(name, sizeof name, "launcher-%ld", (long)getppid());
+    return job && !step ? job : name;
+}
+
+static void read_launcher(wf_config *config)
+{
+    config->job = own_job();
+    config->rank = -1;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const char *step = launchers[i].step ? text_of(launchers[i].step, NULL) : NULL;
+        if (!text_of(launchers[i].rank, NULL) || (launchers[i].step && !step))
+            continue;
+        config->launched = true;
+        config->rank = (int)number_of(launchers[i].rank, -1, 0);
+        config->job = launched_job(launchers[i].job ? text_of(launchers[i].job, NULL) : NULL, step);
+        return;
+    }
+}
+
 /* As the XDG base directory specification has it. */
 static const char *own_cache(void)
 {
@@ -93,11 +131,7 @@ const wf_config *wf_config_get(void)
         config.autotune = number_of("WEFT_AUTOTUNE", 0, 0) != 0;
         config.chunk_bytes = number_of("WEFT_CHUNK_BYTES", 1L << 30, 8);
         config.trace = text_of("WEFT_TRACE", NULL);
-        /* PMIx variables are set by mpirun and by Slurm alike, and are there before MPI_Init, when the watchdog already
-         * wants a rank. */
-        config.launched = text_of("PMIX_NAMESPACE", NULL) != NULL;
-        config.job = text_of("PMIX_NAMESPACE", own_job());
-        config.rank = (int)number_of("PMIX_RANK", -1, 0);
+        read_launcher(&config);
         config.nccl_shares_gpu = number_of("NCCL_MULTI_RANK_GPU_ENABLE", 0, 0) == 1;
         config.nccl_one_rank = number_of("WEFT_NCCL_ONE_RANK", 0, 0) != 0;
         config.omp_threads = omp_threads();
@@ -114,7 +148,8 @@ bool wf_config_order_nccl(void)
 
 static bool is_of_the_job(const char *variable)
 {
-    static const char *const prefixes[] = {"OMPI_", "OPAL_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "MPI_", "HYDRA_"};
+    static const char *const prefixes[] = {"OMPI_", "OPAL_", "ORTE_", "PMIX_",  "PMI_", "PMI2_",
+                                           "PRTE_", "MPI_",  "MPIR_", "HYDRA_", "HYDI_"};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)
             return true;

@@ -21,9 +21,9 @@ typedef struct wf_config {
     bool autotune;      /* WEFT_AUTOTUNE: 1 = time cuDNN's engines at the first use of a shape, and take the fastest */
     long chunk_bytes;   /* WEFT_CHUNK_BYTES: most bytes in one MPI call; default 1 GiB; set small in tests */
     const char *trace; /* WEFT_TRACE: folder of the flight recorders, or NULL: one of the job, removed at a clean end */
-    const char *job;   /* PMIX_NAMESPACE: what the launcher calls the job; else made of the process's number */
-    bool launched;     /* by an MPI launcher */
-    int rank;          /* PMIX_RANK: in the job, as the launcher says; -1 where there is none */
+    const char *job;   /* the launcher's name of the job; made of a process's number if there is none */
+    bool launched;     /* by an MPI launcher: config.c has the table of their variables */
+    int rank;          /* in the job, as the launcher says before MPI starts; -1 if there is none */
     bool nccl_one_rank;   /* WEFT_NCCL_ONE_RANK: 1 = NCCL also connects a single rank with itself, for tests of NCCL */
     bool nccl_shares_gpu; /* NCCL_MULTI_RANK_GPU_ENABLE: 1 = NCCL may take several ranks on one GPU */
     int omp_threads;      /* OMP_NUM_THREADS, or 0 where it is not set */

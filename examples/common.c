@@ -2,6 +2,8 @@
  * job's log stays readable. */
 #include "examples/common.h"
 
+#include <weft/core/config_author.h>
+
 #include <argp.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -18,8 +20,7 @@
 /* Before MPI is there, the launcher tells which rank this will be. */
 static bool first_rank(void)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    return !rank || strcmp(rank, "0") == 0;
+    return wf_config_get()->rank <= 0;
 }
 
 static error_t take_number(struct argp_state *state, const example_option *option, const char *text)

@@ -63,7 +63,7 @@ static void cancel(void *comm, wf_transfer *t)
 }
 
 /* A message that was not received and that MPI has not looked at yet would be delivered to the next communicator that
- * gets this one's context (seen with OpenMPI 4.1: a later message between the two ranks is lost then). After a look it
+ * gets this one's context (seen: a later message between the two ranks is lost then). After a look it
  * goes with this one. What a rank sends to one that has closed is not seen here (comm.h: every message is received). */
 static void look_at_what_is_left(MPI_Comm from)
 {

@@ -3,6 +3,7 @@
  * With "stuck" and a short WEFT_TIMEOUT_MS, rank 1 does not come to the opening, where MPI waits without end; the test
  * looks at what is printed. */
 #include "comm/exchange_author.h"
+#include "core/config_author.h"
 #include "tests/comm/comm_cases.h"
 #include "tests/timeouts.h"
 
@@ -90,8 +91,7 @@ static void hook(const char *text)
 static int stuck(int argc, char **argv)
 {
     wf_watchdog_set_hook(hook);
-    const char *own = getenv("OMPI_COMM_WORLD_RANK");
-    if (own && !strcmp(own, argv[2]))
+    if (wf_config_get()->rank == atoi(argv[2]))
         sleep(30);
     (void)wf_comm_open(&argc, &argv, "flat");
     return 0;

@@ -9,6 +9,7 @@
 #include "comm/background_author.h"
 #include "comm/comm.h"
 #include "comm/exchange_author.h"
+#include "core/config_author.h"
 #include "tests/timeouts.h"
 
 #include <signal.h>
@@ -228,9 +229,9 @@ int main(int argc, char **argv)
         return 2;
     const char *place = argv[1];
     fault = argv[2];
-    /* Known before MPI starts: OpenMPI's launchers 4 and 5 both set it. */
-    const char *own = getenv("OMPI_COMM_WORLD_RANK");
-    const bool culprit = strcmp(fault, "none") != 0 && !strcmp(own ? own : "0", argc > 4 ? argv[4] : "0");
+    /* The launcher says it before MPI starts; without a launcher this is the only rank. */
+    const int own = wf_config_get()->rank > 0 ? wf_config_get()->rank : 0;
+    const bool culprit = strcmp(fault, "none") != 0 && own == atoi(argc > 4 ? argv[4] : "0");
     if (culprit && !strcmp(place, "start"))
         happen(0);
     comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat");

@@ -142,7 +142,10 @@ static void recorder(const char *self)
     close(empty);
     make_old(gone);
     make_old(folder);
-    snprintf(command, sizeof command, "env -u PMIX_NAMESPACE -u PMIX_RANK WEFT_DEVICE=ref %s nothing", self);
+    snprintf(command, sizeof command,
+             "env -u PMIX_NAMESPACE -u PMIX_RANK -u OMPI_COMM_WORLD_RANK -u PMI_RANK -u PMI_SIZE -u PMI_FD -u PMI_PORT "
+             "-u SLURM_STEP_ID WEFT_DEVICE=ref %s nothing",
+             self);
     WF_EXPECT(system(command) == 0, "the other program failed");
     char again[PATH];
     WF_EXPECT(find_folder("/dev/shm", again) || find_folder("/tmp", again), "the recorder of a running job is gone");

@@ -1,4 +1,4 @@
-foreach(name core_basics core_pool core_tape core_tensor core_window)
+foreach(name core_basics core_pool core_tape core_tensor core_window launchers)
   weft_test(${name} LEVEL core)
 endforeach()
 weft_test(wrapped LEVEL core)

@@ -34,6 +34,9 @@ check() {
     say "NCCL is named away from its transport and its choice:" \
         "$(grep -rniE nccl comm --include='*.[ch]' |
             grep -vE '^comm/(transport/(no_)?nccl\.c|engine/build_reducers\.c|collective/native_open\.c|guard/native\.c|names\.c|comm\.h):' || true)"
+    # Programs run under any MPI: core/config.c has the table of launchers.
+    say "An MPI or a launcher is named away from core/config.c:" \
+        "$(grep -niE 'open ?mpi|mpich|ompi_|pmix_|pmi_|prte|hydra' $library | grep -v '^core/config\.c:' || true)"
     # Ranks of a communicator that is not the world have other numbers there. Files that are left out name ranks of
     # schedules without a communicator, of the world, or dimensions of a tensor.
     say "A message names a rank without WF_RANK (comm/comm_author.h):" \
@@ -132,6 +135,13 @@ self() {
     expect "prints to stdout" "printf"
     plant comm/planted.c "int a; /* NCCL */"
     expect "NCCL is named" "NCCL"
+    for word in "OpenMPI 4" "Open MPI" MPICH OMPI_X PMIX_RANK; do
+        plant comm/planted.c "int a; /* seen with $word */"
+        expect "An MPI or a launcher is named" "$word"
+    done
+    plant core/config.c 'int a; /* OMPI_ */'
+    expect "" "an MPI in the table of launchers"
+    rm core/config.c
     plant layers/planted.c 'const char *a = "rank %d is late";'
     expect "names a rank without WF_RANK" "a rank's own number"
     awk 'BEGIN { for (i = 0; i < 601; i++) print "int a;" }' >core/planted.c
