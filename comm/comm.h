@@ -67,6 +67,11 @@ WF_PLACED wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, 
  * has others. Only the watchdog and wf-doctor --trace, which see processes, number these by MPI_COMM_WORLD. Collective.
  */
 WF_PLACED wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts);
+/* Makes an MPI communicator of the ranks of comm, numbered alike; mpi_comm points to the MPI_Comm that is written. It
+ * shares no messages with comm, which may close first, and has MPI's default error handler. The program frees it, and
+ * ends MPI if it has begun it; else the library does so at exit. NULL on a rank is an error of all, after which comm is
+ * dead. Collective. */
+WF_PLACED wf_status wf_comm_mpi(wf_comm *comm, void *mpi_comm) WF_NODISCARD;
 /* Ranks of equal color form a communicator, ordered by key, then rank. A rank with a negative color takes part in
  * the call and gets NULL without an error (wf_error_code is WF_OK). Name and settings are inherited. Collective. */
 WF_PLACED wf_comm *wf_comm_split(wf_comm *comm, int color, int key);

@@ -1,6 +1,6 @@
 /* Set-up over MPI: what the ranks tell each other when a communicator is opened, who is on which node, and the parts of
- * a communicator. Called by comm/open.c. Here alone ranks meet without control channel, so nothing may fail between two
- * collective steps. */
+ * a communicator. Called by comm/open.c; programs call wf_comm_mpi. Here alone ranks meet without control channel, so
+ * nothing may fail between two collective steps. */
 #include "comm/open_impl.h"
 
 #include "core/config_author.h"
@@ -153,23 +153,19 @@ static wf_status fill_comm(wf_comm *comm, MPI_Comm data, wf_status status)
     return status;
 }
 
-static wf_status attach(wf_comm *comm, MPI_Comm from, wf_status status)
-{
-    MPI_Comm data;
-    TRY_MPI(MPI_Comm_dup(from, &data));
-    return fill_comm(comm, data, status);
-}
-
 wf_status wf_mpi_attach(wf_comm *comm, const void *mpi_comm, wf_status status)
 {
     const MPI_Comm from = mpi_comm ? *(const MPI_Comm *)mpi_comm : MPI_COMM_WORLD;
+    MPI_Comm data;
     int inter = 0;
     WF_CHECK(from != MPI_COMM_NULL, WF_ERR_ARGUMENT, "the MPI communicator is MPI_COMM_NULL");
     TRY_MPI(MPI_Comm_test_inter(from, &inter));
     WF_CHECK(!inter, WF_ERR_ARGUMENT, "an MPI intercommunicator has no ranks of its own; merge it first");
     /* MPI's own collectives cannot be polled: only the watchdog can end a wait in one of them. */
     wf_mpi_waits("MPI_Comm_dup, to open a communicator");
-    status = attach(comm, from, status);
+    const int code = MPI_Comm_dup(from, &data);
+    status =
+        code == MPI_SUCCESS ? fill_comm(comm, data, status) : wf_mpi_raise(code, "MPI_Comm_dup", __FILE__, __LINE__);
     wf_mpi_waits(NULL);
     return status;
 }
@@ -211,4 +207,19 @@ wf_status wf_mpi_part(wf_comm *comm, const int *member, wf_comm *child)
     const wf_status status = part(comm, member, child);
     wf_mpi_waits(NULL);
     return status;
+}
+
+wf_status wf_comm_mpi(wf_comm *comm, void *mpi_comm)
+{
+    WF_NEED(comm);
+    WF_TRY(wf_comm_post_failure(comm,
+                                mpi_comm ? WF_OK : WF_RAISE(WF_ERR_ARGUMENT, "the MPI communicator to fill is NULL")));
+    WF_TRY(wf_barrier(comm)); /* no rank waits in MPI for one that has failed */
+    wf_mpi_waits("MPI_Comm_dup, for the program");
+    /* One rank has no transport of messages. */
+    const int code = MPI_Comm_dup(comm->size > 1 ? *wf_mpi_comm(comm) : MPI_COMM_SELF, mpi_comm);
+    wf_mpi_waits(NULL);
+    TRY_MPI(code);
+    TRY_MPI(MPI_Comm_set_errhandler(*(MPI_Comm *)mpi_comm, MPI_ERRORS_ARE_FATAL));
+    return WF_OK;
 }

@@ -1,12 +1,13 @@
 /* A rank that fails in the middle of a split, where the others may be in a call of MPI that looks at nothing: all get
  * the same error at once. Without memory: every call of malloc, calloc and realloc in a split fails in its turn, on
  * every rank in its turn; the linker diverts those calls to this file (--wrap), and in the shared form of the library
- * it does not, and nothing fails. */
+ * it does not, and nothing fails. Communicators of MPI are made of those of the library, and back. */
 #include "comm/comm_author.h"
 #include "comm/reducer_author.h"
 #include "tests/comm/comm_cases.h"
 #include "tests/world.h"
 
+#include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/time.h>
@@ -149,6 +150,56 @@ static void notices(void)
     }
 }
 
+/* Sums the ranks' numbers by MPI, while the library's own messages are under way. */
+static void use_mpi(MPI_Comm mpi, const wf_comm *like)
+{
+    int own = -1, ranks = 0, sum = -1;
+    WF_EXPECT(MPI_Comm_rank(mpi, &own) == MPI_SUCCESS && own == wf_comm_rank(like), "rank %d is %d for MPI",
+              wf_comm_rank(like), own);
+    WF_EXPECT(MPI_Comm_size(mpi, &ranks) == MPI_SUCCESS && ranks == wf_comm_size(like), "%d ranks are %d for MPI",
+              wf_comm_size(like), ranks);
+    WF_EXPECT(MPI_Allreduce(&own, &sum, 1, MPI_INT, MPI_SUM, mpi) == MPI_SUCCESS, "MPI_Allreduce failed");
+    WF_EXPECT(sum == ranks * (ranks - 1) / 2, "the sum of %d ranks is %d", ranks, sum);
+}
+
+/* A communicator of MPI is made of one of the library and back; the ranks are in reverse order. */
+static void of_mpi(void)
+{
+    MPI_Comm mpi = MPI_COMM_NULL, alone = MPI_COMM_NULL;
+    wf_comm *turned = wf_comm_split(world, 0, size - rank), *own = wf_comm_split(world, rank, 0);
+    WF_EXPECT_OK(wf_comm_mpi(turned, &mpi));
+    WF_EXPECT_OK(wf_comm_mpi(own, &alone));
+    use_mpi(mpi, turned);
+    use_mpi(alone, own);
+    WF_EXPECT_OK(wf_barrier(turned));
+    wf_comm *back = wf_comm_from_mpi(&mpi, "flat", (wf_ctx_opts){.device = "ref", .threads = 1});
+    WF_EXPECT(wf_comm_rank(back) == wf_comm_rank(turned), "rank %d came back as %d", wf_comm_rank(turned),
+              wf_comm_rank(back));
+    WF_EXPECT_OK(wf_comm_close(turned));
+    WF_EXPECT_OK(wf_comm_close(own));
+    use_mpi(mpi, back);
+    MPI_Comm_free(&mpi);
+    MPI_Comm_free(&alone);
+    WF_EXPECT_OK(wf_barrier(back));
+    WF_EXPECT_OK(wf_comm_close(back));
+}
+
+/* One rank gives no place for it: all have its error. */
+static void of_mpi_nowhere(void)
+{
+    for (int culprit = 0; culprit < size; culprit++) {
+        MPI_Comm mpi = MPI_COMM_NULL;
+        wf_comm *comm = wf_comm_split(world, 0, 0);
+        const wf_status status = wf_comm_mpi(comm, rank == culprit ? NULL : &mpi);
+        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), "to fill is NULL"), "%s: %s",
+                  wf_status_name(status), wf_error_message());
+        WF_EXPECT(mpi == MPI_COMM_NULL, "a communicator in spite of the error");
+        wf_error_clear();
+        WF_EXPECT_OK(wf_comm_close(comm));
+        WF_EXPECT_OK(wf_barrier(world));
+    }
+}
+
 static int on_ranks(int argc, char **argv)
 {
     world = test_comm_open("flat", (wf_ctx_opts){0});
@@ -162,6 +213,8 @@ static int on_ranks(int argc, char **argv)
                                  (test_case[]){{"without_memory", without_memory},
                                                {"without_memory_for_windows", without_memory_for_windows},
                                                {"notices", notices},
+                                               {"of_mpi", of_mpi},
+                                               {"of_mpi_nowhere", of_mpi_nowhere},
                                                {0}});
     WF_EXPECT_OK(wf_comm_close(world));
     return status || test_failures() > 0;
