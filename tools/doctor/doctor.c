@@ -129,6 +129,9 @@ static void report_mpi(void)
     MPI_Get_version(&version, &part);
     MPI_Query_thread(&level);
     text[strcspn(text, ",\n")] = '\0';
+    char *tab = strchr(text, '\t'); /* MPICH writes one before its version */
+    if (tab)
+        *tab = ' ';
     printf("MPI            %s, MPI %d.%d, threads: %s\n", text, version, part,
            levels[level == MPI_THREAD_SINGLE       ? 0
                   : level == MPI_THREAD_FUNNELED   ? 1
