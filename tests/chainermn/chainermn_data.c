@@ -34,7 +34,8 @@ static void test_empty_dataset(void)
         WF_EXPECT_OK(wf_dataset_info_get(original, &info));
         wf_dataset *empty = wf_empty_dataset(ctx, &info);
         WF_EXPECT_OK(wf_dataset_info_get(empty, &seen));
-        WF_EXPECT(seen.count == 0 && seen.dtype == info.dtype && wf_shape_equal(seen.shape, info.shape),
+        WF_EXPECT(seen.count == 0 && seen.dtype == info.dtype && wf_shape_equal(seen.shape, info.shape) &&
+                      seen.labels == info.labels && seen.classes == info.classes,
                   "%lld samples of another kind", (long long)seen.count);
         wf_iter *iter = wf_batches(empty, (wf_batch_opts){.size = 4});
         for (int epoch = 0; epoch < 2; epoch++) {

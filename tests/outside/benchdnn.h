@@ -119,7 +119,7 @@ static inline int64_t window_length(const benchdnn_shape *s, int d)
     return room < 0 ? 0 : room / s->stride[d] + 1;
 }
 
-/* Multiplications, or elements, of one pass. */
+/* Multiplications, or elements, of one pass in the direction that has most. */
 static inline double work_of(const benchdnn_shape *s)
 {
     double work = (double)s->n * (double)s->c;
@@ -141,10 +141,8 @@ static inline double work_of(const benchdnn_shape *s)
         work *= 8;
     }
     for (int d = 0; d < s->nd; d++) {
-        const int64_t place = s->driver == OF_RESAMPLING ? s->out[d]
-                              : s->driver == OF_CONV     ? window_length(s, d)
-                                                         : s->in[d];
-        work *= (double)place * (double)(s->driver <= OF_POOL ? s->kernel[d] : 1);
+        const int64_t out = s->driver == OF_RESAMPLING ? s->out[d] : s->driver <= OF_POOL ? window_length(s, d) : 0;
+        work *= (double)(out > s->in[d] ? out : s->in[d]) * (double)(s->driver <= OF_POOL ? s->kernel[d] : 1);
     }
     return work;
 }
@@ -171,6 +169,20 @@ static inline bool halve_spatial(benchdnn_shape *s, int d)
         s->in[d] = before;
         return false;
     }
+    return true;
+}
+
+/* Halves a long kernel and its pads. */
+static inline bool halve_kernel(benchdnn_shape *s)
+{
+    int longest = 0;
+    for (int d = 1; d < s->nd; d++)
+        longest = s->kernel[d] > s->kernel[longest] ? d : longest;
+    if (s->driver > OF_POOL || s->kernel[longest] < 8)
+        return false;
+    s->kernel[longest] = (s->kernel[longest] + 1) / 2;
+    s->lo[longest] /= 2;
+    s->hi[longest] /= 2;
     return true;
 }
 
@@ -228,7 +240,7 @@ static inline bool halve_shape(benchdnn_shape *s)
     for (int d = 0; d < s->nd; d++)
         if (halve_spatial(s, d))
             return true;
-    return false;
+    return halve_kernel(s);
 }
 
 /* Makes the shape smaller until one pass has at most this much work: samples first, then long images, then channels. */
