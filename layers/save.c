@@ -3,10 +3,10 @@
  * pipeline), the catalog says what the whole model is, and who has what of it. */
 #include "layers/save.h"
 
-#include "comm/catalog_author.h"
 #include "comm/comm_author.h"
 #include "comm/file_author.h"
 #include "core/boundary.h"
+#include "layers/catalog_author.h"
 #include "layers/layer_author.h"
 
 #include <stdio.h>

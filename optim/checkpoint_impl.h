@@ -2,12 +2,12 @@
 #ifndef WF_OPTIM_CHECKPOINT_IMPL_H
 #define WF_OPTIM_CHECKPOINT_IMPL_H
 
-#include "comm/catalog_author.h"
 #include "comm/comm_author.h"
 #include "comm/manifest_author.h"
 #include "core/archive_author.h"
 #include "core/context_author.h"
 #include "core/tensor_author.h"
+#include "layers/catalog_author.h"
 #include "optim/checkpoint.h"
 
 #include <pthread.h>

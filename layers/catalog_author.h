@@ -4,8 +4,8 @@
  * which part it has; ranks of equal keys must have equal lists, and lists of different keys are put together. A list
  * may be made of several kinds of entries (a model in parts, another that every rank has), each with a key of its own.
  */
-#ifndef WF_COMM_CATALOG_AUTHOR_H
-#define WF_COMM_CATALOG_AUTHOR_H
+#ifndef WF_LAYERS_CATALOG_AUTHOR_H
+#define WF_LAYERS_CATALOG_AUTHOR_H
 
 #include "comm/comm.h"
 

@@ -1,7 +1,7 @@
 /* The catalog of what the ranks hold together. All ranks exchange a hash of their lists and their keys. Where these are
  * equal, the usual case, that is all. Otherwise the lowest rank of every key broadcasts its list, and all ranks put the
  * same lists together in the same order, so that they find the same catalog, or the same error. */
-#include "comm/catalog_author.h"
+#include "layers/catalog_author.h"
 
 #include "comm/comm_author.h"
 #include "core/context_author.h"
