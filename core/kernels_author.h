@@ -29,6 +29,7 @@
 #include "core/context.h"
 #include "core/fold_author.h"
 #include "core/random_author.h"
+#include "core/stack_author.h"
 #include "core/status_author.h"
 
 /* What follows a convolution or normalisation in the same pass: y = act(v + noise * n), n standard normal. act is
@@ -308,6 +309,7 @@ typedef wf_status wf_random_fn(wf_ctx *ctx, wf_distribution dist, const wf_rando
 typedef wf_status wf_conv_fn(wf_ctx *ctx, const wf_conv_args *args);
 typedef wf_status wf_bias_backward_fn(wf_ctx *ctx, const wf_array *dy, const wf_array *db, bool accumulate);
 typedef wf_status wf_matmul_fn(wf_ctx *ctx, const wf_matmul_args *args);
+typedef wf_status wf_matmul_stack_fn(wf_ctx *ctx, const wf_matmul_stack_args *args);
 typedef wf_status wf_pool_fn(wf_ctx *ctx, const wf_pool_args *args);
 typedef wf_status wf_resample_fn(wf_ctx *ctx, const wf_resample_args *args);
 typedef wf_status wf_norm_fn(wf_ctx *ctx, const wf_norm_args *args);
@@ -443,6 +445,9 @@ typedef struct wf_kernels {
 
     /* c[m,n] = op(a) op(b) (+ bias[n]); op transposes where asked. c has a's type, or is wide. */
     wf_matmul_fn *matmul;
+    /* The products of a stack, c = op(a) op(b), of one type. Matrices of c that no product reaches become 0, or stay if
+     * the result is accumulated: those of a stack whose summed dimensions are empty. */
+    wf_matmul_stack_fn *matmul_stack;
 
     /* Pooling. `index` (i32, shape and order of y; max only) holds the place of the maximum inside the *input's*
      * spatial extent, row-major, first of equals; a window wholly in padding gives -infinity and index -1. NaN wins.

@@ -56,6 +56,12 @@ static double attention_bytes(const wf_attention_args *a)
            bytes_of(a->dk) + bytes_of(a->dv);
 }
 
+static double stack_flops(const wf_matmul_stack_args *a)
+{
+    const wf_product_stack *const s = a->stack;
+    return 2 * (double)wf_stack_count(s) * (double)s->m * (double)s->n * (double)s->k;
+}
+
 static double norm_bytes(const wf_ctx *ctx, const wf_norm_args *a)
 {
     /* The cuda filling finds the sign of y from x where it can, the cpu filling in f32 if the caller
@@ -111,6 +117,7 @@ TIMED(epilogue_backward,
       (wf_ctx * ctx, const wf_epilogue *epilogue, const wf_array *y, const wf_array *dy, const wf_array *dv),
       (ctx, epilogue, y, dy, dv), 0, bytes_of(y) + bytes_of(dy) + bytes_of(dv))
 TIMED_ARGS(matmul, wf_matmul_args, matmul_flops(a), bytes_of(a->a) + bytes_of(a->b) + bytes_of(a->c))
+TIMED_ARGS(matmul_stack, wf_matmul_stack_args, stack_flops(a), bytes_of(a->a) + bytes_of(a->b) + bytes_of(a->c))
 TIMED_ARGS(pool_forward, wf_pool_args, 0, bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->index))
 TIMED_ARGS(pool_backward, wf_pool_args, 0, bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->index))
 TIMED_ARGS(resample_forward, wf_resample_args, 0, bytes_of(a->x) + bytes_of(a->y))
@@ -189,6 +196,7 @@ void wf_profile_table(wf_kernels *table)
     TAKE(bias_backward);
     TAKE(epilogue_backward);
     TAKE(matmul);
+    TAKE(matmul_stack);
     TAKE(pool_forward);
     TAKE(pool_backward);
     TAKE(resample_forward);

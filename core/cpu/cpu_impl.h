@@ -134,6 +134,7 @@ wf_random_fn wf_cpu_random;
 wf_conv_fn wf_cpu_conv_forward, wf_cpu_conv_backward_data, wf_cpu_conv_backward_filter;
 wf_bias_backward_fn wf_cpu_bias_backward;
 wf_matmul_fn wf_cpu_matmul;
+wf_matmul_stack_fn wf_cpu_matmul_stack;
 wf_pool_fn wf_cpu_pool_forward, wf_cpu_pool_backward;
 wf_resample_fn wf_cpu_resample_forward, wf_cpu_resample_backward;
 wf_norm_fn wf_cpu_norm_stats, wf_cpu_norm_forward, wf_cpu_norm_backward_stats, wf_cpu_norm_backward;
@@ -164,6 +165,7 @@ wf_shutdown_fn wf_cpu_shutdown;
  * them; everything else goes to ref. */
 wf_conv_fn wf_wide_conv_forward, wf_wide_conv_backward_data, wf_wide_conv_backward_filter;
 wf_matmul_fn wf_wide_matmul;
+wf_matmul_stack_fn wf_wide_matmul_stack;
 wf_sum_fn wf_wide_sum;
 wf_sum_squares_fn wf_wide_sum_squares;
 wf_softmax_forward_fn wf_wide_softmax_forward;

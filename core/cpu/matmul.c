@@ -103,3 +103,113 @@ wf_status wf_cpu_matmul(wf_ctx *ctx, const wf_matmul_args *args)
         return product_dnn(ctx, args, op);
     return f32 ? product_f32(ctx, p, args) : wf_wide_matmul(ctx, args);
 }
+
+/* Stacks of products. Each thread computes whole matrices of c where there are enough of them, else all threads compute
+ * one product after another. */
+
+typedef struct stack_ctx {
+    const wf_matmul_stack_args *args;
+    wf_product_stack results, sums;
+    int64_t count, terms; /* matrices of c, and products that are summed into each */
+} stack_ctx;
+
+/* Matrix number i of c, by the calling thread's sgemm. */
+static dnnl_status_t stack_result(const stack_ctx *s, int64_t i)
+{
+    const wf_matmul_stack_args *const args = s->args;
+    const int64_t m = s->results.m, n = s->results.n, k = s->results.k;
+    float *const c = (float *)args->c->data + wf_stack_matrix(&s->results, WF_STACK_C, i) * m * n;
+    const float *const a = (const float *)args->a->data + wf_stack_matrix(&s->results, WF_STACK_A, i) * m * k;
+    const float *const b = (const float *)args->b->data + wf_stack_matrix(&s->results, WF_STACK_B, i) * k * n;
+    dnnl_status_t status = dnnl_success;
+    for (int64_t term = 0; term < s->terms && status == dnnl_success; term++)
+        status = dnnl_sgemm(args->a_transposed ? 'T' : 'N', args->b_transposed ? 'T' : 'N', m, n, k, 1.0F,
+                            a + wf_stack_matrix(&s->sums, WF_STACK_A, term) * m * k, args->a_transposed ? m : k,
+                            b + wf_stack_matrix(&s->sums, WF_STACK_B, term) * k * n, args->b_transposed ? k : n,
+                            args->accumulate || term > 0 ? 1.0F : 0.0F, c, n);
+    return status;
+}
+
+static wf_status stack_results(wf_ctx *ctx, const stack_ctx *s, int64_t lo, int64_t hi)
+{
+    dnnl_status_t status = dnnl_success;
+    if (hi - lo < ctx->threads || ctx->threads < 2) {
+        const int before = omp_get_max_threads();
+        omp_set_num_threads(ctx->threads);
+        for (int64_t i = lo; i < hi && status == dnnl_success; i++)
+            status = stack_result(s, i);
+        omp_set_num_threads(before);
+        TRY_DNN(status);
+        return WF_OK;
+    }
+#pragma omp parallel for num_threads(ctx->threads) schedule(static)
+    for (int64_t i = lo; i < hi; i++) {
+        const dnnl_status_t one = stack_result(s, i);
+        if (one != dnnl_success) {
+#pragma omp atomic write
+            status = one;
+        }
+    }
+    TRY_DNN(status);
+    return WF_OK;
+}
+
+static wf_status stack_f32(wf_ctx *ctx, const stack_ctx *s)
+{
+    /* A turn is about a million multiplications for each thread. */
+    const int64_t work = s->results.m * s->results.n * s->results.k * s->terms;
+    const int64_t pieces = s->count * work >> 20, turns = pieces / wf_cpu_turn(ctx, pieces < 1 ? 1 : pieces);
+    const int64_t few = turns < 2 ? s->count : (s->count + turns - 1) / turns;
+    for (int64_t lo = 0; lo < s->count; lo += few) {
+        WF_TRY(stack_results(ctx, s, lo, wf_cpu_min(lo + few, s->count)));
+        wf_ctx_progress(ctx);
+    }
+    return WF_OK;
+}
+
+static wf_array stack_matrix(const stack_ctx *s, const wf_array *x, wf_stack_factor factor, int64_t i, int64_t rows,
+                             int64_t columns)
+{
+    const int64_t at = wf_stack_matrix(&s->results, factor, i) * rows * columns;
+    wf_array one = *x;
+    one.shape = WF_SHAPE(rows, columns);
+    one.forms = NULL;
+    one.data = (char *)x->data + at * (int64_t)wf_dtype_size(x->dtype);
+    return one;
+}
+
+/* One product after another, each by the slot of one product. */
+static wf_status stack_each(wf_ctx *ctx, const stack_ctx *s)
+{
+    const wf_matmul_stack_args *const args = s->args;
+    const int64_t m = s->results.m, n = s->results.n, k = s->results.k;
+    for (int64_t i = 0; i < s->count; i++) {
+        const bool ta = args->a_transposed, tb = args->b_transposed;
+        const wf_array a = stack_matrix(s, args->a, WF_STACK_A, i, ta ? k : m, ta ? m : k);
+        const wf_array b = stack_matrix(s, args->b, WF_STACK_B, i, tb ? n : k, tb ? k : n);
+        const wf_array c = stack_matrix(s, args->c, WF_STACK_C, i, m, n);
+        WF_TRY(wf_cpu_matmul(
+            ctx,
+            &(wf_matmul_args){
+                .a = &a, .b = &b, .c = &c, .a_transposed = ta, .b_transposed = tb, .accumulate = args->accumulate}));
+    }
+    return WF_OK;
+}
+
+wf_status wf_cpu_matmul_stack(wf_ctx *ctx, const wf_matmul_stack_args *args)
+{
+    const wf_product_stack *const stack = args->stack;
+    const wf_dtype dtype = args->a->dtype;
+    stack_ctx s = {.args = args};
+    wf_stack_split(stack, &s.results, &s.sums);
+    s.count = wf_stack_count(&s.results);
+    s.terms = wf_stack_count(&s.sums);
+    const bool one = args->b->dtype == dtype && args->c->dtype == dtype;
+    if (!one || s.count * s.terms * stack->m * stack->n * stack->k == 0)
+        return wf_wide_matmul_stack(ctx, args);
+    if (dtype == WF_F32)
+        return stack_f32(ctx, &s);
+    /* Sums of several products are made in f32 and rounded once. */
+    return dtype == WF_BF16 && s.terms == 1 && wf_dnn_takes_bf16() ? stack_each(ctx, &s)
+                                                                   : wf_wide_matmul_stack(ctx, args);
+}

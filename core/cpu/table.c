@@ -43,6 +43,7 @@ static wf_kernels overridden(void)
     table.bias_backward = wf_cpu_bias_backward;
     table.epilogue_backward = wf_cpu_epilogue_backward;
     table.matmul = wf_cpu_matmul;
+    table.matmul_stack = wf_cpu_matmul_stack;
     table.pool_forward = wf_cpu_pool_forward;
     table.pool_backward = wf_cpu_pool_backward;
     table.resample_forward = wf_cpu_resample_forward;

@@ -123,6 +123,16 @@ wf_status wf_wide_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     return end_wide(&held, RUN(matmul, &wider));
 }
 
+wf_status wf_wide_matmul_stack(wf_ctx *ctx, const wf_matmul_stack_args *args)
+{
+    wide held = begin_wide(ctx);
+    wf_matmul_stack_args wider = *args;
+    wider.a = input(&held, args->a);
+    wider.b = input(&held, args->b);
+    wider.c = result(&held, args->c, args->accumulate);
+    return end_wide(&held, RUN(matmul_stack, &wider));
+}
+
 wf_status wf_wide_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)
 {
     wide held = begin_wide(ctx);

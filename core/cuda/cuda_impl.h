@@ -145,6 +145,7 @@ wf_random_fn wf_cuda_random;
 wf_conv_fn wf_cuda_conv_forward, wf_cuda_conv_backward_data, wf_cuda_conv_backward_filter;
 wf_bias_backward_fn wf_cuda_bias_backward;
 wf_matmul_fn wf_cuda_matmul;
+wf_matmul_stack_fn wf_cuda_matmul_stack;
 wf_pool_fn wf_cuda_pool_forward, wf_cuda_pool_backward;
 wf_resample_fn wf_cuda_resample_forward, wf_cuda_resample_backward;
 wf_norm_fn wf_cuda_norm_stats, wf_cuda_norm_finish, wf_cuda_norm_forward, wf_cuda_norm_backward_stats,

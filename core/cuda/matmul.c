@@ -18,6 +18,8 @@ typedef struct product_key {
     int32_t biased;         /* a bias is fused */
     int32_t result, unused; /* result: the type of c */
     int64_t m, n, k;
+    int64_t batch;                     /* products that are computed together, at least 1 */
+    int64_t apart_a, apart_b, apart_c; /* their distances in elements: 0 repeats a or b */
 } product_key;
 
 struct cuda_product {
@@ -107,6 +109,15 @@ static wf_status layout_of(int32_t dtype, bool transposed, int64_t rows, int64_t
     return WF_OK;
 }
 
+static wf_status repeat_layout(cublasLtMatrixLayout_t layout, int64_t batch, int64_t apart)
+{
+    const int32_t count = (int32_t)batch;
+    TRY_BLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    TRY_BLAS(
+        cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &apart, sizeof apart));
+    return WF_OK;
+}
+
 static wf_status describe(cuda_product *p, const void *bias)
 {
     const product_key *const key = &p->key;
@@ -123,7 +134,12 @@ static wf_status describe(cuda_product *p, const void *bias)
     }
     WF_TRY(layout_of(key->dtype, key->a_transposed, key->m, key->k, &p->a));
     WF_TRY(layout_of(key->dtype, key->b_transposed, key->k, key->n, &p->b));
-    return layout_of(key->result, false, key->m, key->n, &p->c);
+    WF_TRY(layout_of(key->result, false, key->m, key->n, &p->c));
+    if (key->batch == 1)
+        return WF_OK;
+    WF_TRY(repeat_layout(p->a, key->batch, key->apart_a));
+    WF_TRY(repeat_layout(p->b, key->batch, key->apart_b));
+    return repeat_layout(p->c, key->batch, key->apart_c);
 }
 
 /* Sums over parts of k are made in the type of the arithmetic and in a fixed order. */
@@ -254,6 +270,7 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     if (wf_array_count(c) == 0)
         return WF_OK;
     memset(&key, 0, sizeof key);
+    key.batch = 1;
     key.dtype = (int32_t)a->dtype;
     key.result = (int32_t)c->dtype;
     key.a_transposed = args->a_transposed;
@@ -277,4 +294,99 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     WF_CHECK(done, WF_ERR_UNSUPPORTED, "cuBLASLt multiplies no %s matrices of [%lld,%lld] by [%lld,%lld]",
              wf_dtype_name(c->dtype), (long long)key.m, (long long)key.k, (long long)key.k, (long long)key.n);
     return bias ? wf_cuda_bias_epilogue(ctx, bias, NULL, c) : WF_OK;
+}
+
+/* Stacks: one dimension is a batch of the library, over all others the host goes. */
+
+/* Makes one dimension of two neighbours that every factor passes in equal steps. */
+static wf_product_stack merged(const wf_product_stack *stack)
+{
+    wf_product_stack to = {.m = stack->m, .n = stack->n, .k = stack->k};
+    for (int d = 0; d < stack->rank; d++) {
+        bool same = to.rank > 0;
+        for (int f = 0; f < WF_STACK_FACTORS && same; f++)
+            same = to.step[f][to.rank - 1] == stack->step[f][d] * stack->dim[d];
+        if (!same)
+            to.rank++;
+        to.dim[to.rank - 1] = same ? to.dim[to.rank - 1] * stack->dim[d] : stack->dim[d];
+        for (int f = 0; f < WF_STACK_FACTORS; f++)
+            to.step[f][to.rank - 1] = stack->step[f][d];
+    }
+    return to;
+}
+
+/* Takes the longest dimension whose products have matrices of their own out of the stack. -1: none has. */
+static int longest_batch(const wf_product_stack *stack)
+{
+    int longest = -1;
+    for (int d = 0; d < stack->rank; d++)
+        if (stack->step[WF_STACK_C][d] != 0 && stack->dim[d] <= INT32_MAX &&
+            (longest < 0 || stack->dim[d] > stack->dim[longest]))
+            longest = d;
+    return longest;
+}
+
+/* The alignment of every matrix of a batch. */
+static int32_t alignment_apart(const void *data, int64_t bytes)
+{
+    return wf_cuda_alignment((const void *)((uintptr_t)data | (uintptr_t)bytes));
+}
+
+static wf_status stack_batch(wf_cuda *own, const wf_matmul_stack_args *args, product_key key, void *const data[3])
+{
+    const int64_t size = (int64_t)wf_dtype_size(args->c->dtype);
+    const wf_array a = {.data = data[0]}, b = {.data = data[1]}, c = {.data = data[2]};
+    bool done = false;
+    key.align_a = alignment_apart(a.data, key.apart_a * size);
+    key.align_b = alignment_apart(b.data, key.apart_b * size);
+    key.align_c = alignment_apart(c.data, key.apart_c * size);
+    WF_TRY(product(own, &key, &a, &b, NULL, &c, &done));
+    WF_CHECK(done, WF_ERR_UNSUPPORTED, "cuBLASLt multiplies no %lld %s matrices of [%lld,%lld] by [%lld,%lld]",
+             (long long)key.batch, wf_dtype_name(args->c->dtype), (long long)key.m, (long long)key.k, (long long)key.k,
+             (long long)key.n);
+    return WF_OK;
+}
+
+wf_status wf_cuda_matmul_stack(wf_ctx *ctx, const wf_matmul_stack_args *args)
+{
+    const wf_array *const of[WF_STACK_FACTORS] = {args->a, args->b, args->c};
+    wf_product_stack s = merged(args->stack);
+    const int64_t size[WF_STACK_FACTORS] = {s.m * s.k, s.k * s.n, s.m * s.n},
+                  bytes = (int64_t)wf_dtype_size(of[2]->dtype);
+    wf_cuda *own;
+    product_key key;
+    WF_CHECK(wf_dtype_is_float(args->c->dtype), WF_ERR_UNSUPPORTED, "device \"cuda\" multiplies float types, not %s",
+             wf_dtype_name(args->c->dtype));
+    WF_TRY(wf_cuda_here(ctx, &own));
+    if (wf_array_count(args->c) == 0)
+        return WF_OK;
+    if (wf_stack_count(&s) == 0 || s.k == 0)
+        return args->accumulate ? WF_OK : wf_cuda_fill(ctx, args->c, 0);
+    memset(&key, 0, sizeof key);
+    key.dtype = key.result = (int32_t)args->c->dtype;
+    key.a_transposed = args->a_transposed;
+    key.b_transposed = args->b_transposed;
+    key.m = s.m, key.n = s.n, key.k = s.k;
+    key.batch = 1;
+    const int along = longest_batch(&s);
+    if (along >= 0 && s.dim[along] > 1) {
+        key.batch = s.dim[along];
+        key.apart_a = s.step[WF_STACK_A][along] * size[0];
+        key.apart_b = s.step[WF_STACK_B][along] * size[1];
+        key.apart_c = s.step[WF_STACK_C][along] * size[2];
+        s.dim[along] = 1;
+    }
+    wf_product_stack results, sums;
+    wf_stack_split(&s, &results, &sums);
+    const int64_t terms = wf_stack_count(&sums), count = wf_stack_count(&results);
+    for (int64_t i = 0; i < count * terms; i++) {
+        void *data[WF_STACK_FACTORS];
+        for (int f = 0; f < WF_STACK_FACTORS; f++)
+            data[f] = (char *)of[f]->data + bytes * size[f] *
+                                                (wf_stack_matrix(&results, (wf_stack_factor)f, i / terms) +
+                                                 wf_stack_matrix(&sums, (wf_stack_factor)f, i % terms));
+        key.accumulate = args->accumulate || i % terms > 0;
+        WF_TRY(stack_batch(own, args, key, data));
+    }
+    return WF_OK;
 }

@@ -54,6 +54,7 @@ static const wf_kernels table = {
     .bias_backward = wf_cuda_bias_backward,
     .epilogue_backward = wf_cuda_epilogue_backward,
     .matmul = wf_cuda_matmul,
+    .matmul_stack = wf_cuda_matmul_stack,
     .pool_forward = wf_cuda_pool_forward,
     .pool_backward = wf_cuda_pool_backward,
     .resample_forward = wf_cuda_resample_forward,

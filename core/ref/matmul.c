@@ -39,3 +39,35 @@ wf_status wf_ref_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     }
     return wf_ref_end(&frame);
 }
+
+/* c += a b of one product; a and b are read with the strides of their transposes. */
+static void add_product(const wf_matmul_stack_args *args, const double *a, const double *b, double *c)
+{
+    const wf_product_stack *const s = args->stack;
+    for (int64_t i = 0; i < s->m; i++)
+        for (int64_t j = 0; j < s->n; j++) {
+            double sum = 0;
+            for (int64_t k = 0; k < s->k; k++)
+                sum += a[args->a_transposed ? k * s->m + i : i * s->k + k] *
+                       b[args->b_transposed ? j * s->k + k : k * s->n + j];
+            c[i * s->n + j] += sum;
+        }
+}
+
+wf_status wf_ref_matmul_stack(wf_ctx *ctx, const wf_matmul_stack_args *args)
+{
+    const wf_product_stack *const s = args->stack;
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const a = wf_ref_in(&frame, args->a), *const b = wf_ref_in(&frame, args->b);
+    double *const c = wf_ref_out(&frame, args->c, args->accumulate);
+    const int64_t size = wf_array_count(args->c), count = wf_stack_count(s);
+    if (frame.status != WF_OK || size == 0)
+        return wf_ref_end(&frame);
+    if (!args->accumulate)
+        memset(c, 0, (size_t)size * sizeof *c);
+    for (int64_t i = 0; i < count && s->k > 0; i++)
+        add_product(args, a + wf_stack_matrix(s, WF_STACK_A, i) * s->m * s->k,
+                    b + wf_stack_matrix(s, WF_STACK_B, i) * s->k * s->n,
+                    c + wf_stack_matrix(s, WF_STACK_C, i) * s->m * s->n);
+    return wf_ref_end(&frame);
+}

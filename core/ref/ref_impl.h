@@ -96,6 +96,7 @@ wf_random_fn wf_ref_random;
 wf_conv_fn wf_ref_conv_forward, wf_ref_conv_backward_data, wf_ref_conv_backward_filter;
 wf_bias_backward_fn wf_ref_bias_backward;
 wf_matmul_fn wf_ref_matmul;
+wf_matmul_stack_fn wf_ref_matmul_stack;
 wf_pool_fn wf_ref_pool_forward, wf_ref_pool_backward;
 wf_resample_fn wf_ref_resample_forward, wf_ref_resample_backward;
 wf_norm_fn wf_ref_norm_stats, wf_ref_norm_finish, wf_ref_norm_forward, wf_ref_norm_backward_stats, wf_ref_norm_backward;

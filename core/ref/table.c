@@ -38,6 +38,7 @@ static const wf_kernels table = {
     .bias_backward = wf_ref_bias_backward,
     .epilogue_backward = wf_ref_epilogue_backward,
     .matmul = wf_ref_matmul,
+    .matmul_stack = wf_ref_matmul_stack,
     .pool_forward = wf_ref_pool_forward,
     .pool_backward = wf_ref_pool_backward,
     .resample_forward = wf_ref_resample_forward,

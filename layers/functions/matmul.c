@@ -6,14 +6,12 @@
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 
+#include <string.h>
+
 typedef struct product_state {
     bool transposed[2];
-    unsigned axes[2];             /* of the mesh: over which the gradient of a factor is summed */
-    int64_t m, n, k, count;       /* count: products */
-    int lead;                     /* leading dimensions of the result */
-    int64_t dim[WF_MAX_RANK];     /* their lengths */
-    int64_t step[2][WF_MAX_RANK]; /* and the matrices of a factor from one to the next: 0 if it repeats */
-    bool repeats[2];
+    unsigned axes[2]; /* of the mesh: over which the gradient of a factor is summed */
+    wf_product_stack stack;
 } product_state;
 
 static void swap_last(wf_shape *shape)
@@ -72,15 +70,14 @@ static wf_status check_factors(const wf_var *a, const wf_var *b, const bool tran
     return WF_OK;
 }
 
-static void describe_factor(product_state *s, const wf_tensor *x, int i)
+static void describe_factor(wf_product_stack *stack, const wf_shape *shape, wf_stack_factor factor)
 {
     int64_t matrices = 1;
-    const int lead = x->shape.rank - 2;
-    for (int d = s->lead - 1; d >= 0; d--) {
-        const int from = d - (s->lead - lead);
-        const int64_t length = from < 0 ? 1 : x->shape.dim[from];
-        s->step[i][d] = length == 1 && s->dim[d] != 1 ? 0 : matrices;
-        s->repeats[i] |= s->step[i][d] == 0;
+    const int lead = shape->rank - 2;
+    for (int d = stack->rank - 1; d >= 0; d--) {
+        const int from = d - (stack->rank - lead);
+        const int64_t length = from < 0 ? 1 : shape->dim[from];
+        stack->step[factor][d] = length == 1 && stack->dim[d] != 1 ? 0 : matrices;
         matrices *= length;
     }
 }
@@ -90,55 +87,44 @@ static product_state describe_product(const wf_tensor *a, const wf_tensor *b, co
 {
     product_state s = {.transposed = {transposed[0], transposed[1]},
                        .axes = {to->axes[0], to->axes[1]},
-                       .m = to->shape.dim[to->shape.rank - 2],
-                       .n = to->shape.dim[to->shape.rank - 1],
-                       .k = a->shape.dim[a->shape.rank - (transposed[0] ? 2 : 1)],
-                       .count = 1,
-                       .lead = to->shape.rank - 2};
-    for (int d = 0; d < s.lead; d++) {
-        s.dim[d] = to->shape.dim[d];
-        s.count *= s.dim[d];
-    }
-    if (b->shape.rank == 2 && !transposed[0]) {
-        s.m *= s.count;
-        s.count = 1;
-        s.lead = 0;
+                       .stack = {.m = to->shape.dim[to->shape.rank - 2],
+                                 .n = to->shape.dim[to->shape.rank - 1],
+                                 .k = a->shape.dim[a->shape.rank - (transposed[0] ? 2 : 1)],
+                                 .rank = to->shape.rank - 2}};
+    wf_product_stack *const stack = &s.stack;
+    memcpy(stack->dim, to->shape.dim, (size_t)stack->rank * sizeof *stack->dim);
+    const int64_t count = wf_stack_count(stack);
+    if (count == 1 || (b->shape.rank == 2 && !transposed[0])) {
+        stack->m *= count;
+        stack->rank = 0;
         return s;
     }
-    describe_factor(&s, a, 0);
-    describe_factor(&s, b, 1);
+    describe_factor(stack, &a->shape, WF_STACK_A);
+    describe_factor(stack, &b->shape, WF_STACK_B);
+    describe_factor(stack, &to->shape, WF_STACK_C);
     return s;
 }
 
-/* Which of a's or b's matrices product number i reads. */
-static int64_t matrix_of(const product_state *s, int factor, int64_t i)
+static wf_array as_matrix(const wf_array *x, int64_t rows, int64_t columns)
 {
-    int64_t at = 0;
-    for (int d = s->lead - 1; d >= 0; d--) {
-        at += i % s->dim[d] * s->step[factor][d];
-        i /= s->dim[d];
-    }
-    return at;
+    wf_array matrix = *x;
+    matrix.shape = WF_SHAPE(rows, columns);
+    matrix.order = WF_ROW_MAJOR;
+    return matrix;
 }
 
-/* Matrix number i of a dense tensor. */
-static wf_array matrix_at(const wf_tensor *x, int64_t i, int64_t rows, int64_t columns)
+/* A single product goes to the slot that knows packed factors. */
+static wf_status multiply(wf_ctx *ctx, const wf_matmul_stack_args *args)
 {
-    wf_array a = wf_tensor_array(x);
-    a.shape = WF_SHAPE(rows, columns);
-    a.order = WF_ROW_MAJOR;
-    if (i > 0) {
-        a.forms = NULL;
-        a.data = (char *)a.data + i * rows * columns * (int64_t)wf_dtype_size(x->dtype);
-    }
-    return a;
-}
-
-static wf_array factor_at(const product_state *s, const wf_tensor *x, int factor, int64_t i)
-{
-    const int64_t rows = factor == 0 ? s->m : s->k, columns = factor == 0 ? s->k : s->n;
-    const bool t = s->transposed[factor];
-    return matrix_at(x, matrix_of(s, factor, i), t ? columns : rows, t ? rows : columns);
+    const wf_product_stack *const s = args->stack;
+    const bool ta = args->a_transposed, tb = args->b_transposed;
+    if (s->rank > 0)
+        return ctx->k->matmul_stack(ctx, args);
+    const wf_array a = as_matrix(args->a, ta ? s->k : s->m, ta ? s->m : s->k);
+    const wf_array b = as_matrix(args->b, tb ? s->n : s->k, tb ? s->k : s->n), c = as_matrix(args->c, s->m, s->n);
+    return ctx->k->matmul(
+        ctx, &(wf_matmul_args){
+                 .a = &a, .b = &b, .c = &c, .a_transposed = ta, .b_transposed = tb, .accumulate = args->accumulate});
 }
 
 static wf_status multiply_all(const product_state *s, const wf_tensor *a, const wf_tensor *b, const wf_tensor *y)
@@ -146,48 +132,48 @@ static wf_status multiply_all(const product_state *s, const wf_tensor *a, const 
     WF_NEED(a);
     WF_NEED(b);
     WF_NEED(y);
-    for (int64_t i = 0; i < s->count; i++) {
-        const wf_array left = factor_at(s, a, 0, i), right = factor_at(s, b, 1, i), to = matrix_at(y, i, s->m, s->n);
-        WF_TRY(y->ctx->k->matmul(y->ctx, &(wf_matmul_args){.a = &left,
-                                                           .b = &right,
-                                                           .c = &to,
-                                                           .a_transposed = s->transposed[0],
-                                                           .b_transposed = s->transposed[1]}));
-    }
-    return WF_OK;
+    const wf_array left = wf_tensor_array(a), right = wf_tensor_array(b), to = wf_tensor_array(y);
+    return multiply(y->ctx, &(wf_matmul_stack_args){.stack = &s->stack,
+                                                    .a = &left,
+                                                    .b = &right,
+                                                    .c = &to,
+                                                    .a_transposed = s->transposed[0],
+                                                    .b_transposed = s->transposed[1]});
 }
 
-/* The gradient of a factor by one product: dy and the other factor, in the order and transposed so that the result is
- * the factor as it lies. */
-static wf_matmul_args gradient_args(const product_state *s, int factor, const wf_array *dy, const wf_array *other)
+/* The stack of a factor's gradient: products of dy and the other factor, in the order that gives the factor as it
+ * lies. Where the factor repeats its steps are 0, so that the products are summed. */
+static wf_product_stack gradient_stack(const product_state *s, wf_stack_factor factor, bool dy_first)
 {
-    const bool own = s->transposed[factor], across = s->transposed[1 - factor];
-    if (factor == 0)
-        return own ? (wf_matmul_args){.a = other, .b = dy, .a_transposed = across, .b_transposed = true}
-                   : (wf_matmul_args){.a = dy, .b = other, .b_transposed = !across};
-    return own ? (wf_matmul_args){.a = dy, .b = other, .a_transposed = true, .b_transposed = across}
-               : (wf_matmul_args){.a = other, .b = dy, .a_transposed = !across};
+    const wf_product_stack *const of = &s->stack;
+    const bool own = s->transposed[factor];
+    wf_product_stack to = *of;
+    to.k = factor == WF_STACK_A ? of->n : of->m;
+    const int64_t rows = factor == WF_STACK_A ? of->m : of->k, columns = factor == WF_STACK_A ? of->k : of->n;
+    to.m = own ? columns : rows;
+    to.n = own ? rows : columns;
+    memcpy(to.step[WF_STACK_C], of->step[factor], sizeof *to.step);
+    memcpy(to.step[dy_first ? WF_STACK_A : WF_STACK_B], of->step[WF_STACK_C], sizeof *to.step);
+    memcpy(to.step[dy_first ? WF_STACK_B : WF_STACK_A], of->step[1 - factor], sizeof *to.step);
+    return to;
 }
 
 static wf_status factor_gradient(const wf_node *node, int factor, wf_tensor *dx, bool add)
 {
     const product_state *s = node->state;
-    const wf_tensor *dy = wf_node_dy(node), *other = wf_node_saved(node, 1 - factor);
+    const bool own = s->transposed[factor], across = s->transposed[1 - factor], dy_first = own == (factor == 1);
+    const wf_product_stack stack = gradient_stack(s, (wf_stack_factor)factor, dy_first);
+    const wf_tensor *dy = wf_node_dy(node);
     wf_tensor *up = wf_tensor_dense(dy, dy->dtype, WF_ROW_MAJOR);
     WF_NEED(up);
-    wf_status status = WF_OK;
-    /* What several products add to starts from 0. */
-    const bool sums = s->repeats[factor] || s->count == 0;
-    if (sums && !add)
-        status = wf_tensor_fill(dx, 0);
-    for (int64_t i = 0; i < s->count && status == WF_OK; i++) {
-        const wf_array from = matrix_at(up, i, s->m, s->n), with = factor_at(s, other, 1 - factor, i);
-        const wf_array to = factor_at(s, dx, factor, i);
-        wf_matmul_args args = gradient_args(s, factor, &from, &with);
-        args.c = &to;
-        args.accumulate = add || sums;
-        status = dy->ctx->k->matmul(dy->ctx, &args);
-    }
+    const wf_array from = wf_tensor_array(up), with = wf_tensor_array(wf_node_saved(node, 1 - factor)),
+                   to = wf_tensor_array(dx);
+    wf_matmul_stack_args args = {.stack = &stack, .c = &to, .accumulate = add};
+    args.a = dy_first ? &from : &with;
+    args.b = dy_first ? &with : &from;
+    args.a_transposed = dy_first ? factor == 1 : (factor == 0 ? across : !across);
+    args.b_transposed = dy_first ? (factor == 0 ? !across : across) : factor == 0;
+    const wf_status status = multiply(dy->ctx, &args);
     wf_tensor_free(up);
     return status;
 }

@@ -1,8 +1,8 @@
-/* Speed of products: linear layers, and convolutions of the kinds that networks for images have. Beside each stands its
- * share of a bound: the longer of the times that its arithmetic takes at the speed of a large product and that its
- * bytes take at the speed of a large copy, both measured first.
+/* Speed of products: linear layers, stacks, and convolutions of the kinds that networks for images have. Beside each
+ * stands its share of a bound: the longer of the times that its arithmetic takes at the speed of a large product and
+ * that its bytes take at the speed of a large copy, both measured first.
  *
- *     bench_products [THREADS] [f32|bf16] [linear|conv] [NAME]
+ *     bench_products [THREADS] [f32|bf16] [linear|stack|conv] [NAME]
  *
  * NAME: the convolutions whose names begin with it alone.
  */
@@ -100,6 +100,46 @@ static void linear_table(void)
             linear_row(rows[r], side[i][0], side[i][1]);
 }
 
+/* Stacks of products, as attention has them: queries by keys, and probabilities by values. */
+
+typedef struct stack_job {
+    wf_product_stack stack;
+    wf_array a, b, c;
+    bool tb;
+} stack_job;
+
+static wf_status stack_forward(void *p)
+{
+    const stack_job *j = p;
+    return ctx->k->matmul_stack(
+        ctx, &(wf_matmul_stack_args){.stack = &j->stack, .a = &j->a, .b = &j->b, .c = &j->c, .b_transposed = j->tb});
+}
+
+static void stack_row(int64_t count, int64_t m, int64_t n, int64_t k, bool tb)
+{
+    stack_job j = {.stack = {.m = m, .n = n, .k = k, .rank = 1, .dim = {count}, .step = {{1}, {1}, {1}}},
+                   .a = array_new(WF_SHAPE(count, m, k)),
+                   .b = array_new(WF_SHAPE(count, k, n)),
+                   .c = array_new(WF_SHAPE(count, m, n)),
+                   .tb = tb};
+    printf("%5lld x [%lld,%lld] by [%lld,%lld]%s %8.0f\n", (long long)count, (long long)m, (long long)k, (long long)k,
+           (long long)n, tb ? "'" : "", 2e-9 * (double)(count * m * n * k) / seconds_of(stack_forward, &j));
+    fflush(stdout);
+    bench_array_free(ctx, &j.a);
+    bench_array_free(ctx, &j.b);
+    bench_array_free(ctx, &j.c);
+}
+
+static void stack_table(void)
+{
+    static const int64_t tokens[] = {16, 49, 196, 1024};
+    printf("\nstacks of products, %s: GFLOP/s\n", wf_dtype_name(dtype));
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        stack_row(48, tokens[i], tokens[i], 64, true);
+        stack_row(48, tokens[i], 64, tokens[i], false);
+    }
+}
+
 /* Convolutions. */
 
 typedef struct conv_case {
@@ -190,7 +230,7 @@ int main(int argc, char **argv)
             opts.threads = atoi(argv[i]);
         else if (strcmp(argv[i], "f32") == 0 || strcmp(argv[i], "bf16") == 0)
             dtype = argv[i][0] == 'f' ? WF_F32 : WF_BF16;
-        else if (strcmp(argv[i], "linear") == 0 || strcmp(argv[i], "conv") == 0)
+        else if (strcmp(argv[i], "linear") == 0 || strcmp(argv[i], "stack") == 0 || strcmp(argv[i], "conv") == 0)
             only = argv[i];
         else
             name = argv[i];
@@ -201,6 +241,8 @@ int main(int argc, char **argv)
     measure_bounds();
     if (!only || *only == 'l')
         linear_table();
+    if (!only || *only == 's')
+        stack_table();
     if (!only || *only == 'c')
         conv_table(name);
     WF_MUST(wf_ctx_free(ctx));

@@ -173,6 +173,40 @@ void matmul_reused_body(run *r)
     wf_packed_free(r->ctx, &forms);
 }
 
+/* Matrices of a factor from the first to the last that a product reaches. */
+static int64_t matrices_of(const wf_product_stack *s, wf_stack_factor factor)
+{
+    int64_t count = 1;
+    for (int d = 0; d < s->rank; d++)
+        count += (s->dim[d] - 1) * s->step[factor][d];
+    return wf_stack_count(s) == 0 ? 0 : count;
+}
+
+void matmul_stack_body(run *r)
+{
+    const stack_case *const t = r->args;
+    const wf_product_stack *const s = &t->stack;
+    int at = snprintf(r->note, sizeof r->note, "m %lld n %lld k %lld ta %d tb %d acc %d:", (long long)s->m,
+                      (long long)s->n, (long long)s->k, t->ta, t->tb, t->accumulate);
+    int64_t terms = 1;
+    for (int d = 0; d < s->rank; d++) {
+        at += snprintf(r->note + at, sizeof r->note - (size_t)at, " %lld (%lld,%lld,%lld)", (long long)s->dim[d],
+                       (long long)s->step[0][d], (long long)s->step[1][d], (long long)s->step[2][d]);
+        terms *= s->step[WF_STACK_C][d] == 0 ? s->dim[d] : 1;
+    }
+    const wf_array a = run_in(r, WF_SHAPE(matrices_of(s, WF_STACK_A), s->m, s->k), WF_ROW_MAJOR, -1, 1);
+    const wf_array b = run_in(r, WF_SHAPE(matrices_of(s, WF_STACK_B), s->k, s->n), WF_ROW_MAJOR, -1, 1);
+    const wf_array c = run_out(r, WF_SHAPE(matrices_of(s, WF_STACK_C), s->m, s->n), WF_ROW_MAJOR, t->accumulate);
+    run_call(r, r->k->matmul_stack(r->ctx, &(wf_matmul_stack_args){.stack = s,
+                                                                   .a = &a,
+                                                                   .b = &b,
+                                                                   .c = &c,
+                                                                   .a_transposed = t->ta,
+                                                                   .b_transposed = t->tb,
+                                                                   .accumulate = t->accumulate}));
+    run_result(r, &c, 2 + (double)terms);
+}
+
 /* In the ceil form a window must start inside the input or the padding before it. */
 static wf_shape pool_output(const pool_case *t)
 {

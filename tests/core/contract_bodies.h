@@ -20,6 +20,11 @@ typedef struct matmul_case {
     bool ta, tb, bias, accumulate, wide;
 } matmul_case;
 
+typedef struct stack_case {
+    wf_product_stack stack;
+    bool ta, tb, accumulate;
+} stack_case;
+
 typedef struct pool_case {
     wf_pool_geom geom;
     int64_t n, c, in[3];
@@ -69,6 +74,7 @@ wf_shape conv_output(const conv_case *t);
 /* Take a matmul_case. matmul_reused_body multiplies by square matrices [n,n] that have room for packed copies. */
 void matmul_body(run *r);
 void matmul_reused_body(run *r);
+void matmul_stack_body(run *r); /* takes a stack_case */
 
 /* Take a pool_case and a resample_case; each runs both directions. */
 void pool_body(run *r);

@@ -178,6 +178,37 @@ static void matmul_reused(void)
         }
 }
 
+/* Steps as of broadcast operands in any order: a factor that misses a dimension repeats along it. */
+static wf_product_stack random_stack(test_rng *rng)
+{
+    wf_product_stack s = {.m = test_int(rng, 0, 9) ? test_int(rng, 1, 20) : 0,
+                          .n = test_int(rng, 0, 9) ? test_int(rng, 1, 20) : 0,
+                          .k = test_int(rng, 0, 9) ? test_int(rng, 1, 20) : 0,
+                          .rank = (int)test_int(rng, 0, 3)};
+    int64_t matrices[WF_STACK_FACTORS] = {1, 1, 1};
+    for (int d = s.rank - 1; d >= 0; d--) {
+        s.dim[d] = test_int(rng, 0, 14) ? test_int(rng, 1, 5) : 0;
+        const int64_t has = test_int(rng, 1, 7);
+        for (int f = 0; f < WF_STACK_FACTORS; f++) {
+            s.step[f][d] = has >> f & 1 ? matrices[f] : 0;
+            matrices[f] *= has >> f & 1 ? s.dim[d] : 1;
+        }
+    }
+    return s;
+}
+
+static void matmul_stack(void)
+{
+    for (uint64_t i = 0; i < 120; i++) {
+        test_rng rng = {contract_seed() * 1000 + i};
+        const stack_case t = {random_stack(&rng), i & 1, i & 2, i & 4};
+        contract_check("matmul, stack", matmul_stack_body, &t, rng.state);
+    }
+    const stack_case large = {
+        {.m = 70, .n = 33, .k = 40, .rank = 2, .dim = {9, 30}, .step = {{30, 1}, {0, 1}, {30, 1}}}, .tb = true};
+    contract_check("matmul, a large stack", matmul_stack_body, &large, contract_seed());
+}
+
 static pool_case random_pool(test_rng *rng)
 {
     pool_case t = {.geom = {.kind = (wf_pool_kind)test_int(rng, 0, 2), .nd = (int)test_int(rng, 1, 3)}};
@@ -288,6 +319,7 @@ int main(int argc, char **argv)
                                        {"conv_random", conv_random},
                                        {"matmul", matmul},
                                        {"matmul_reused", matmul_reused},
+                                       {"matmul_stack", matmul_stack},
                                        {"pool_fixed", pool_fixed},
                                        {"pool_random", pool_random},
                                        {"resample", resample},

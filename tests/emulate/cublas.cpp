@@ -20,6 +20,8 @@ struct cublasLtMatmulDescOpaque_t {
 struct cublasLtMatrixLayoutOpaque_t {
     cudaDataType_t type;
     int64_t rows, columns, ld;
+    int32_t batch;
+    int64_t apart;
 };
 struct cublasLtMatmulPreferenceOpaque_t {
     size_t workspace;
@@ -107,10 +109,22 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDa
                                           uint64_t columns, int64_t ld)
 {
     create(layout);
-    **layout = {type, (int64_t)rows, (int64_t)columns, ld};
+    **layout = {type, (int64_t)rows, (int64_t)columns, ld, 1, 0};
     if (rows < 1 || columns < 1 || ld < (int64_t)rows)
         emulated_fail("a matrix of %lld by %lld with columns %lld apart", (long long)rows, (long long)columns,
                       (long long)ld);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name,
+                                                const void *value, size_t bytes)
+{
+    if (name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+        take(&layout->batch, value, bytes);
+    else
+        take(&layout->apart, value, bytes);
+    if (layout->batch < 1 || layout->apart < 0)
+        emulated_fail("%d matrices that are %lld elements apart", layout->batch, (long long)layout->apart);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -199,10 +213,10 @@ struct product : emulated_work {
             static_cast<__nv_bfloat16 *>(c)[i] = __float2bfloat16_rn((float)v);
     }
 
-    double factor(const cublasLtMatrixLayoutOpaque_t &l, const void *data, cublasOperation_t op, int64_t i,
-                  int64_t j) const
+    double factor(const cublasLtMatrixLayoutOpaque_t &l, const void *data, cublasOperation_t op, int64_t i, int64_t j,
+                  int64_t of) const
     {
-        const double v = get(data, l.type, op == CUBLAS_OP_N ? j * l.ld + i : i * l.ld + j);
+        const double v = get(data, l.type, of * l.apart + (op == CUBLAS_OP_N ? j * l.ld + i : i * l.ld + j));
         return desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? dnn_tf32((float)v) : v;
     }
 
@@ -210,14 +224,20 @@ struct product : emulated_work {
     {
         const int64_t depth = desc.first == CUBLAS_OP_N ? la.columns : la.rows;
         memset(workspace, 0xee, most_workspace);
-        for (int64_t j = 0; j < lc.columns; j++)
-            for (int64_t i = 0; i < lc.rows; i++) {
-                double sum = 0;
-                for (int64_t k = 0; k < depth; k++)
-                    sum += factor(la, a, desc.first, i, k) * factor(lb, b, desc.second, k, j);
-                sum = alpha * sum + (beta != 0 ? beta * get(c, lc.type, j * lc.ld + i) : 0);
-                put(j * lc.ld + i, sum + (desc.epilogue == CUBLASLT_EPILOGUE_BIAS ? get(desc.bias, lc.type, i) : 0));
-            }
+        for (int64_t of = 0; of < lc.batch; of++)
+            for (int64_t j = 0; j < lc.columns; j++)
+                for (int64_t i = 0; i < lc.rows; i++)
+                    element(of, i, j, depth);
+    }
+
+    void element(int64_t of, int64_t i, int64_t j, int64_t depth) const
+    {
+        const int64_t at = of * lc.apart + j * lc.ld + i;
+        double sum = 0;
+        for (int64_t k = 0; k < depth; k++)
+            sum += factor(la, a, desc.first, i, k, of) * factor(lb, b, desc.second, k, j, of);
+        sum = alpha * sum + (beta != 0 ? beta * get(c, lc.type, at) : 0);
+        put(at, sum + (desc.epilogue == CUBLASLT_EPILOGUE_BIAS ? get(desc.bias, lc.type, i) : 0));
     }
 };
 
@@ -230,6 +250,9 @@ static void check(const cublasLtMatmulDescOpaque_t &desc, const cublasLtMatrixLa
         emulated_fail("matrices of %lld,%lld and %lld,%lld do not make one of %lld,%lld", (long long)a.rows,
                       (long long)a.columns, (long long)b.rows, (long long)b.columns, (long long)c.rows,
                       (long long)c.columns);
+    if (a.batch != c.batch || b.batch != c.batch || (c.batch > 1 && c.apart < c.columns * c.ld))
+        emulated_fail("%d and %d matrices make %d that are %lld elements apart", a.batch, b.batch, c.batch,
+                      (long long)c.apart);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,

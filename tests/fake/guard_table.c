@@ -152,6 +152,7 @@ SAVE_OF(epilogue, wf_epilogue)
 SAVE_OF(conv, wf_conv_geom)
 SAVE_OF(pool, wf_pool_geom)
 SAVE_OF(resample, wf_resample_geom)
+SAVE_OF(stack, wf_product_stack)
 SAVE_OF(head, wf_norm_head)
 
 static guard_value save_count(wf_count count)
@@ -164,6 +165,7 @@ static guard_value save_count(wf_count count)
     value[at++] = _Generic((x), const wf_array *: guard_save_array, const wf_strided *: save_strided,                  \
         const wf_random *: save_random, const wf_epilogue *: save_epilogue, const wf_conv_geom *: save_conv,           \
         const wf_pool_geom *: save_pool, const wf_resample_geom *: save_resample,                                      \
+        const wf_product_stack *: save_stack,                                                                                  \
         const wf_optim_segment *: save_segments, const wf_optim_hyper *: save_device, wf_optim_hyper *: save_device,   \
         wf_loss_scaling *: save_device, const double *: save_device, const wf_norm_head *: save_head,                  \
         wf_count: save_count, double: save_double, default: save_whole)(x);
@@ -179,6 +181,7 @@ static guard_value save_count(wf_count count)
 /* clang-format off */
 #define FIELDS_conv(F) F(P, geom) F(P, x) F(P, y) F(P, w) F(P, bias) F(P, epilogue) F(I, accumulate)
 #define FIELDS_matmul(F) F(P, a) F(P, b) F(P, bias) F(P, c) F(I, a_transposed) F(I, b_transposed) F(I, accumulate)
+#define FIELDS_matmul_stack(F) F(P, stack) F(P, a) F(P, b) F(P, c) F(I, a_transposed) F(I, b_transposed) F(I, accumulate)
 #define FIELDS_pool(F) F(P, geom) F(P, x) F(P, y) F(P, index) F(I, accumulate)
 #define FIELDS_resample(F) F(P, geom) F(P, x) F(P, y) F(I, accumulate)
 #define FIELDS_norm(F)                                                                                                 \
@@ -274,6 +277,7 @@ SLOT_OF(conv, conv_backward_filter)
 SLOT(3, bias_backward, (CTX, ARRAY *a, ARRAY *b, bool c), (P(0), P(1), I(2)), a, b, c)
 SLOT(4, epilogue_backward, (CTX, EPI *a, ARRAY *b, ARRAY *c, ARRAY *d), (P(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT_OF(matmul, matmul)
+SLOT_OF(matmul_stack, matmul_stack)
 SLOT_OF(pool, pool_forward)
 SLOT_OF(pool, pool_backward)
 SLOT_OF(resample, resample_forward)
@@ -413,7 +417,8 @@ static wf_kernels filled(void)
     k.to_host = guard_to_host;
 #define TAKE(slot) k.slot = guard_##slot
     TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
-    TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(pool_forward), TAKE(pool_backward);
+    TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(matmul_stack), TAKE(pool_forward),
+        TAKE(pool_backward);
     TAKE(resample_forward), TAKE(resample_backward), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
     TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(group_norm_stats);
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);

@@ -427,7 +427,7 @@ proof() {
     beside convolution_fixed 120 alone contract_convolution WEFT_DETERMINISTIC=1
     beside convolution_tuned 120 alone contract_convolution WEFT_TF32=1 WEFT_AUTOTUNE=1
     if on_gpu || [ -n "$dry" ]; then
-        beside memcheck_kernels 120 sanitize memcheck contract_kernels conv_fixed conv_nan pool_fixed resample matmul_reused
+        beside memcheck_kernels 120 sanitize memcheck contract_kernels conv_fixed conv_nan pool_fixed resample matmul_reused matmul_stack
         beside memcheck_memory 90 sanitize memcheck contract_memory copy_whole fill partition
         beside memcheck_norm 90 sanitize memcheck contract_norm norm_finish softmax nll
         beside memcheck_sums 90 sanitize memcheck contract_elementwise sums optimizers clip_scale

@@ -1,5 +1,5 @@
-/* Known values of small layers: layerscale, stochastic depth, positions, embedding; of padding on one side; and truncated
- * normal initial values. */
+/* Known values of small layers: layerscale, stochastic depth, positions, embedding; of padding on one side; and
+ * truncated normal initial values. */
 #include "layers/layers.h"
 #include "tests/optim/optim_model.h"
 #include "tests/test.h"
