@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Fillings that are always there. */
 static const struct {
@@ -202,6 +203,40 @@ wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_
     if (ctx->await)
         WF_TRY(ctx->await(ctx->comm));
     return ctx->k->to_host(ctx, host, device, bytes);
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Between two looks at a device that is still working: messages of other ranks move on, after a millisecond the core is
+ * free for others, and a device that has stopped is an error instead of silence. */
+static wf_status between_looks(wf_ctx *ctx, const char *what, int64_t began, int64_t *since)
+{
+    const int64_t waited = now_ms() - began, most = wf_config_get()->timeout_ms;
+    wf_ctx_progress(ctx);
+    if (ctx->waiting)
+        WF_TRY(ctx->waiting(ctx->comm, since));
+    WF_CHECK(waited <= most, WF_ERR_TIMEOUT, "the device has not %s after %lld ms; WEFT_TIMEOUT_MS is %lld", what,
+             (long long)waited, (long long)most);
+    if (waited > 0)
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    return WF_OK;
+}
+
+wf_status wf_ctx_wait_event(wf_ctx *ctx, wf_event *event, const char *what)
+{
+    const int64_t began = now_ms();
+    int64_t since = 0;
+    for (bool done = false; !done;) {
+        WF_TRY(ctx->k->event_done(ctx, event, &done));
+        if (!done)
+            WF_TRY(between_looks(ctx, what, began, &since));
+    }
+    return WF_OK;
 }
 
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by)

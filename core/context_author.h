@@ -94,6 +94,10 @@ wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
 /* Like wf_ctx_read, for callers that skip the read while a step is captured. */
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 
+/* Waits until an event of the device is done, and meanwhile for failures of other ranks. WF_ERR_TIMEOUT: "the device
+ * has not <what> after ... ms". Not in a captured step. */
+wf_status wf_ctx_wait_event(wf_ctx *ctx, wf_event *event, const char *what) WF_NODISCARD;
+
 /* The pool: size classes; a block given back is reused. Free blocks go back to the system where the device has no more
  * memory, and where they come to more than was ever in use; before that a free block of up to twice the size serves.
  * Blocks are 64-byte aligned. A take of 0 bytes gives NULL. Main thread only. Workspace of a kernel is taken and given

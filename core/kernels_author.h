@@ -94,6 +94,22 @@ typedef enum wf_optim_kind {
                          grad_scale, clip_value and decay do not act on it */
 } wf_optim_kind;
 
+/* What rides behind the gradients of a step over several ranks, summed with them. */
+enum {
+    WF_TRAILER_LOSS = 0, /* the loss, times its weight where it is a local mean; never in host memory */
+    WF_TRAILER_WEIGHT,   /* samples of local means */
+    WF_TRAILER_SHARDED,  /* ranks whose loss is a part of a global mean */
+    WF_TRAILER_LOCAL,    /* ranks whose loss is a local mean */
+    WF_TRAILER_PARTS,    /* ranks whose losses, of several backwards, are parts of global means */
+    WF_TRAILER_OVERFLOW, /* ranks that met a gradient which the gradient type in flight cannot hold */
+    WF_TRAILER_CHANGED,  /* ranks whose model has changed since the step before, which send nothing else */
+    WF_TRAILER_RANKS,    /* 1 of each: fewer are the sums of a collective that was given up */
+    WF_TRAILER_COMPARED, /* ranks that compare what they drew */
+    WF_TRAILER_DRAWS,    /* of those: the bits of a hash of it */
+    WF_DRAWS_BITS = 16,
+    WF_TRAILER = WF_TRAILER_DRAWS + WF_DRAWS_BITS
+};
+
 /* In device memory: written by `to_device` before the step. */
 typedef struct wf_optim_hyper {
     double lr;
@@ -350,6 +366,8 @@ typedef wf_status wf_count_correct_fn(wf_ctx *ctx, const wf_array *scores, const
 typedef wf_status wf_count_labels_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *count);
 typedef wf_status wf_optim_update_fn(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                                      int64_t segments, const wf_optim_segment *segment);
+typedef wf_status wf_step_verdict_fn(wf_ctx *ctx, const void *trailer, wf_dtype dtype, double ranks,
+                                     wf_optim_hyper *hyper);
 typedef wf_status wf_loss_scale_fn(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *scaling,
                                    wf_optim_hyper *hyper);
 typedef wf_status wf_clip_scale_fn(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper);
@@ -565,10 +583,16 @@ typedef struct wf_kernels {
 
     /* One update of all segments: of p, or of `direction` in place of p (not TRUST), and of the states. */
     wf_optim_update_fn *optim_update;
-    /* Called after the backward of a scaled loss. If sum_squares, over all gradients, is not finite, some gradient
-     * is not: hyper->skip is set, and the scale is multiplied by `backoff`. Otherwise hyper->grad_scale is divided
-     * by the scale, the scale is multiplied by `growth` after `interval` such steps, and bias1 and bias2 are set for
-     * update number step - skipped. The scale stays within 2^-100 and 2^100. */
+    /* Decides by a trailer (WF_TRAILER numbers of f32 or f64, summed over so many ranks) about the update that follows.
+     * hyper->skip becomes 1 if its sums are not those of all ranks, ranks changed their models, losses differ in kind
+     * (of SHARDED, PARTS and LOCAL more than one is above 0), a gradient overflowed, or a bit of DRAWS is neither 0 nor
+     * COMPARED; nothing else is written then. Otherwise hyper->grad_scale becomes 1 / WEIGHT, where LOCAL + PARTS and
+     * WEIGHT are above 0, else 1. */
+    wf_step_verdict_fn *step_verdict;
+    /* Called after the backward of a scaled loss. Does nothing if hyper->skip is set. If sum_squares, over all
+     * gradients, is not finite, some gradient is not: hyper->skip is set, and the scale is multiplied by `backoff`.
+     * Otherwise hyper->grad_scale is divided by the scale, the scale is multiplied by `growth` after `interval` such
+     * steps, and bias1 and bias2 are set for update number step - skipped. The scale stays within 2^-100 and 2^100. */
     wf_loss_scale_fn *loss_scale;
     /* hyper->grad_scale *= min(1, max_norm / (grad_scale * sqrt(sum_squares)))  (all in device memory). */
     wf_clip_scale_fn *clip_scale;

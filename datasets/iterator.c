@@ -6,11 +6,9 @@
 #include "comm/mesh_author.h"
 #include "core/archive.h"
 #include "core/captured_author.h"
-#include "core/config_author.h"
 #include "core/profile_author.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 /* Nothing is opened yet: wf_prefetch may still change how batches are made. */
 wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
@@ -173,40 +171,10 @@ static wf_status open_once(wf_iter *iter)
     return status;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* Between two looks at a device that is still copying: messages of other ranks move on, after a millisecond the core is
- * free for others, and a device that has stopped is an error instead of silence. */
-static wf_status between_looks(wf_ctx *ctx, int64_t began, int64_t *since)
-{
-    const int64_t waited = now_ms() - began, most = wf_config_get()->timeout_ms;
-    wf_ctx_progress(ctx);
-    if (ctx->waiting)
-        WF_TRY(ctx->waiting(ctx->comm, since));
-    WF_CHECK(waited <= most, WF_ERR_TIMEOUT, "the device has not copied a batch after %lld ms; WEFT_TIMEOUT_MS is %lld",
-             (long long)waited, (long long)most);
-    if (waited > 0)
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-    return WF_OK;
-}
-
 /* Waits until the previous batch has been copied out of the host memory. */
 static wf_status wait_copied(wf_ctx *ctx, const wf_slot *slot)
 {
-    bool done = ctx->k->host;
-    const int64_t began = done ? 0 : now_ms();
-    int64_t since = 0;
-    while (!done) {
-        WF_TRY(ctx->k->event_done(ctx, slot->copied, &done));
-        if (!done)
-            WF_TRY(between_looks(ctx, began, &since));
-    }
-    return WF_OK;
+    return ctx->k->host ? WF_OK : wf_ctx_wait_event(ctx, slot->copied, "copied a batch");
 }
 
 /* The memory of a batch is about to be written again: whatever saved one of its handles is told, of any size. */

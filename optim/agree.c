@@ -137,6 +137,27 @@ wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed)
     return status;
 }
 
+wf_status wf_check_opts(const wf_optim *optim, const wf_multi_node_opts *opts)
+{
+    const int64_t least = opts->bucket_bytes < opts->first_bucket_bytes ? opts->bucket_bytes : opts->first_bucket_bytes;
+    WF_CHECK(least >= 0, WF_ERR_ARGUMENT, "buckets of %lld bytes; the size must be 0 (default) or more",
+             (long long)least);
+    WF_CHECK(opts->grad_dtype == WF_F32 || opts->grad_dtype == WF_BF16 || opts->grad_dtype == WF_F16, WF_ERR_ARGUMENT,
+             "gradients in flight as %s; they go as f32 (their own type), bf16 or f16",
+             wf_dtype_name(opts->grad_dtype));
+    WF_CHECK(opts->grad_dtype == WF_F32 || wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_ARGUMENT,
+             "gradients of type %s in flight as %s; only f32 is narrowed", wf_dtype_name(wf_ctx_dtype(optim->ctx)),
+             wf_dtype_name(opts->grad_dtype));
+    WF_CHECK(!opts->reduce || (opts->grad_dtype == WF_F32 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
+             "reduce takes the place of the sum, so it goes neither with grad_dtype %s nor with shard_optimizer",
+             wf_dtype_name(opts->grad_dtype));
+    WF_CHECK(!opts->double_buffering || (opts->grad_dtype != WF_F16 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
+             "double_buffering goes neither with shard_optimizer nor with grad_dtype f16, whose overflow would be seen "
+             "a step "
+             "late");
+    return WF_OK;
+}
+
 wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *opts, bool *agreed)
 {
     uint64_t hash = wf_hash_u64(wf_hash_u64(0, (uint64_t)opts->bucket_bytes), (uint64_t)wf_ctx_compute(ctx));

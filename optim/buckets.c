@@ -14,7 +14,7 @@
  *
  * The trailer follows the gradients in the flat buffer and is summed exactly, in the last bucket: loss, weights of the
  * means, and flags (overflow, a model that changed, a hash of what was drawn). So a step needs no further message for
- * them. The sums are read by end.
+ * them. The sums are read by end; where an update is queued before the host knows them (queued.c), by end_queued.
  *
  * Who owns what. From the start of a bucket to the end of the step its elements belong to the stream; backward has
  * finished with them. A bucket in a narrow type, or with shards, or with the program's hook, is summed in a buffer of
@@ -60,6 +60,7 @@ static wf_status put_trailer(wf_buckets *all, const wf_grads *grads)
     const bool wide = dtype == WF_F64;
     const wf_strided loss = wf_tensor_strided(all->loss), place = trailer_at(grads, WF_TRAILER_LOSS);
     float narrow[WF_TRAILER];
+    all->trailer[WF_TRAILER_RANKS] = 1;
     WF_CHECK(wide || dtype == WF_F32, WF_ERR_DTYPE, "gradients of type %s; they must be f32 or f64",
              wf_dtype_name(dtype));
     for (int i = 0; i < WF_TRAILER; i++)
@@ -82,21 +83,31 @@ static wf_status trailer_again(wf_buckets *all)
     return WF_OK;
 }
 
+/* The sums, as they were in the flat buffer. */
+static void take_sums(wf_buckets *all, const void *sums, bool wide)
+{
+    const double *number = sums;
+    const float *narrow = sums;
+    for (int i = 0; i < WF_TRAILER; i++)
+        all->trailer[i] = wide ? number[i] : (double)narrow[i];
+    memcpy(all->summed, all->trailer, sizeof all->summed);
+}
+
 /* Reads the sums over the ranks. With one rank they are local already. */
 static wf_status get_trailer(wf_buckets *all, const wf_grads *grads)
 {
     wf_ctx *ctx = all->optim->ctx;
     const bool wide = grads->flat->dtype == WF_F64;
     const bool alone = wf_comm_size(comm_of(all, all->axes)) == 1 && !all->opts.double_buffering;
-    float narrow[WF_TRAILER];
+    double sums[WF_TRAILER];
     if (wf_ctx_capturing(ctx))
         return trailer_again(all);
-    if (!alone)
-        WF_TRY(wf_ctx_capture_read(ctx, wide ? (void *)all->trailer : narrow, trailer_at(grads, 0).data,
-                                   WF_TRAILER * wf_dtype_size(grads->flat->dtype)));
-    for (int i = 0; i < WF_TRAILER && !wide && !alone; i++)
-        all->trailer[i] = narrow[i];
-    memcpy(all->summed, all->trailer, sizeof all->summed);
+    if (alone) {
+        memcpy(all->summed, all->trailer, sizeof all->summed);
+        return WF_OK;
+    }
+    WF_TRY(wf_ctx_capture_read(ctx, sums, trailer_at(grads, 0).data, WF_TRAILER * wf_dtype_size(grads->flat->dtype)));
+    take_sums(all, sums, wide);
     return WF_OK;
 }
 
@@ -446,6 +457,21 @@ wf_status wf_buckets_end(wf_buckets *all)
     return get_trailer(all, all->grads);
 }
 
+wf_status wf_buckets_end_begin(wf_buckets *all)
+{
+    WF_TRY(start_complete(all));
+    WF_TRY(wf_background_wait(wf_mesh_world(all->mesh)));
+    return wf_queue_copy(all, trailer_at(all->grads, 0).data, WF_TRAILER * wf_dtype_size(all->grads->flat->dtype));
+}
+
+wf_status wf_buckets_end_queued(wf_buckets *all)
+{
+    const void *copied;
+    WF_TRY(wf_queue_wait(all, &copied));
+    take_sums(all, copied, all->grads->flat->dtype == WF_F64);
+    return WF_OK;
+}
+
 wf_status wf_buckets_announce(wf_buckets *all, double *ranks)
 {
     double kept[WF_TRAILER];
@@ -510,6 +536,7 @@ void wf_buckets_free(wf_buckets *all)
 {
     if (!all)
         return;
+    wf_queue_free(all);
     wf_pool_give(all->optim->ctx, all->narrow, all->narrow_bytes);
     wf_grads_free(all->other);
     wf_tensor_free(all->values);

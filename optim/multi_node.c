@@ -18,6 +18,7 @@ typedef struct multi_node {
     bool data_alone;     /* made by wf_multi_node */
     int64_t agreed_at;   /* the step after which the replicas were found equal */
     bool moved;          /* the values of this step differ between ranks: rank 0's are taken at its end */
+    wf_var *queued;      /* the loss of a step whose update is queued before the host knows the trailer; else NULL */
     bool unusable;       /* its gradients, which are those of no model, are waited for (double buffering) */
     wf_draws_record drew, drew_before;
     wf_buckets *buckets;
@@ -301,25 +302,24 @@ static wf_status sum_parts(wf_optim *optim, int per, double *number)
     return wf_shards_share_numbers(own->buckets, per, number);
 }
 
+static bool compares_now(const wf_optim *optim)
+{
+    const multi_node *own = optim->distributed_state;
+    const int64_t every = own->buckets->opts.compare_every ? own->buckets->opts.compare_every : 100;
+    const bool sums = strcmp(wf_comm_name(own->comm), "dummy") != 0; /* which sums nothing, so its replicas part */
+    return sums && every > 0 && optim->steps % every == 0 && wf_comm_size(own->comm) > 1 &&
+           !wf_ctx_capturing(optim->ctx);
+}
+
 static wf_status compare_replicas(wf_optim *optim)
 {
     multi_node *own = optim->distributed_state;
-    const int64_t every = own->buckets->opts.compare_every ? own->buckets->opts.compare_every : 100;
-    const bool sums = strcmp(wf_comm_name(own->comm), "dummy") != 0; /* which sums nothing, so its replicas part */
-    if (!sums || every < 0 || optim->steps % every != 0 || wf_comm_size(own->comm) == 1 || wf_ctx_capturing(optim->ctx))
+    if (!compares_now(optim))
         return WF_OK;
     WF_TRY(wf_replicas_compare(own->mesh, own->comm, optim, own->agreed_at));
     /* Named in the error: the difference arose between that step and this one. */
     own->agreed_at = optim->steps + 1;
     return WF_OK;
-}
-
-static wf_status updated(wf_optim *optim)
-{
-    const multi_node *own = optim->distributed_state;
-    if (optim->shards_state)
-        WF_TRY(wf_shards_gather_values(own->buckets));
-    return compare_replicas(optim);
 }
 
 /* Replaces the local loss by the global one. */
@@ -377,11 +377,27 @@ static wf_status share_values(wf_optim *optim, double *grad_scale)
     return moved ? wf_agree_values(own->mesh, optim) : WF_OK;
 }
 
+/* What the program reads from its loss is then the mean over the samples of all ranks, on every rank. */
+static wf_status use_trailer(wf_optim *optim, wf_var *loss, double *grad_scale)
+{
+    const multi_node *own = optim->distributed_state;
+    const bool late = own->buckets->opts.double_buffering;
+    WF_TRY(read_trailer(optim, grad_scale));
+    WF_TRY(wf_draws_check(own->comm, optim, late ? NULL : loss, late ? &own->drew_before : &own->drew,
+                          own->buckets->trailer));
+    return set_loss(optim, loss, *grad_scale);
+}
+
 static wf_status reduce_gradients(wf_optim *optim, wf_var *loss, double *grad_scale)
 {
     multi_node *own = optim->distributed_state;
     bool any = true;
     const bool late = own->buckets->opts.double_buffering;
+    if (optim->queues && !own->moved && !compares_now(optim) && wf_queue_allowed(own->buckets)) {
+        own->queued = loss;
+        *grad_scale = 1; /* until the verdict */
+        return wf_buckets_end_begin(own->buckets);
+    }
     if (late)
         WF_TRY(wf_buckets_swap(own->buckets, &any));
     else
@@ -389,12 +405,30 @@ static wf_status reduce_gradients(wf_optim *optim, wf_var *loss, double *grad_sc
     *grad_scale = 0;
     if (!any)
         return share_values(optim, grad_scale);
-    WF_TRY(read_trailer(optim, grad_scale));
-    WF_TRY(wf_draws_check(own->comm, optim, late ? NULL : loss, late ? &own->drew_before : &own->drew,
-                          own->buckets->trailer));
-    /* What the program reads from its loss is then the mean over the samples of all ranks, on every rank. */
-    WF_TRY(set_loss(optim, loss, *grad_scale));
+    WF_TRY(use_trailer(optim, loss, grad_scale));
     return share_values(optim, grad_scale);
+}
+
+static wf_status verdict(wf_optim *optim)
+{
+    const multi_node *own = optim->distributed_state;
+    return own->queued ? wf_queue_verdict(own->buckets, &optim->device->hyper) : WF_OK;
+}
+
+/* An error here is before the step is counted, and the device has left out the update. */
+static wf_status updated(wf_optim *optim)
+{
+    multi_node *own = optim->distributed_state;
+    wf_var *loss = own->queued;
+    double grad_scale;
+    own->queued = NULL;
+    if (loss) {
+        WF_TRY(wf_buckets_end_queued(own->buckets));
+        WF_TRY(use_trailer(optim, loss, &grad_scale));
+    }
+    if (optim->shards_state)
+        WF_TRY(wf_shards_gather_values(own->buckets));
+    return compare_replicas(optim);
 }
 
 static wf_status flush(wf_optim *optim, double *grad_scale)
@@ -442,11 +476,12 @@ static void accumulated(const wf_optim *optim, wf_array *loss, double **trailer)
 /* The other ranks will wait for a message that this rank does not send, so they must be told. */
 static wf_status failed(wf_optim *optim, wf_status status)
 {
-    const multi_node *own = optim->distributed_state;
+    multi_node *own = optim->distributed_state;
     if (!optim->agreed)
         status = wf_comm_post_failure(wf_mesh_world(own->mesh), status);
     wf_background_end(own->world);
     own->buckets->pending = false;
+    own->queued = NULL;
     return status;
 }
 
@@ -458,27 +493,6 @@ static void free_own(wf_optim *optim)
     wf_buckets_free(own->buckets);
     wf_comm_let_go(own->world);
     free(own);
-}
-
-static wf_status check_options(const wf_optim *optim, const wf_multi_node_opts *opts)
-{
-    const int64_t least = opts->bucket_bytes < opts->first_bucket_bytes ? opts->bucket_bytes : opts->first_bucket_bytes;
-    WF_CHECK(least >= 0, WF_ERR_ARGUMENT, "buckets of %lld bytes; the size must be 0 (default) or more",
-             (long long)least);
-    WF_CHECK(opts->grad_dtype == WF_F32 || opts->grad_dtype == WF_BF16 || opts->grad_dtype == WF_F16, WF_ERR_ARGUMENT,
-             "gradients in flight as %s; they go as f32 (their own type), bf16 or f16",
-             wf_dtype_name(opts->grad_dtype));
-    WF_CHECK(opts->grad_dtype == WF_F32 || wf_ctx_dtype(optim->ctx) == WF_F32, WF_ERR_ARGUMENT,
-             "gradients of type %s in flight as %s; only f32 is narrowed", wf_dtype_name(wf_ctx_dtype(optim->ctx)),
-             wf_dtype_name(opts->grad_dtype));
-    WF_CHECK(!opts->reduce || (opts->grad_dtype == WF_F32 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
-             "reduce takes the place of the sum, so it goes neither with grad_dtype %s nor with shard_optimizer",
-             wf_dtype_name(opts->grad_dtype));
-    WF_CHECK(!opts->double_buffering || (opts->grad_dtype != WF_F16 && !opts->shard_optimizer), WF_ERR_ARGUMENT,
-             "double_buffering goes neither with shard_optimizer nor with grad_dtype f16, whose overflow would be seen "
-             "a step "
-             "late");
-    return WF_OK;
 }
 
 /* How it is called by users. */
@@ -497,7 +511,7 @@ static wf_status check_wrap(const call *c, wf_comm *comm, wf_optim *optim, bool 
     WF_CHECK(!optim->adding, WF_ERR_STATE, "%s around an optimizer with accumulated gradients; step before", c->name);
     WF_CHECK(optim->ctx == wf_comm_ctx(comm), WF_ERR_ARGUMENT,
              "the model belongs to another context than the communicator; make it with wf_comm_ctx");
-    WF_TRY(check_options(optim, &c->opts));
+    WF_TRY(wf_check_opts(optim, &c->opts));
     WF_TRY(wf_scale_check_buffers(optim->scales, c->opts.double_buffering));
     WF_TRY(wf_agree_opts(comm, optim->ctx, &c->opts, agreed));
     WF_TRY(wf_agree_optim(comm, optim, agreed));
@@ -520,6 +534,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                                      .norm = norm,
                                                      .sum_parts = sum_parts,
                                                      .overflow = overflow,
+                                                     .verdict = verdict,
                                                      .updated = updated,
                                                      .flush = flush,
                                                      .pending = pending,

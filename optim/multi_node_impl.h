@@ -23,6 +23,8 @@ const char *wf_axes_text(unsigned axes, char text[WF_AXES_TEXT]);
 /* All ranks have the same kind of optimizer, with the same options, schedule, clipping and number of steps made.
  * Collective. */
 wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed) WF_NODISCARD;
+/* Options are in their ranges and go together, else WF_ERR_ARGUMENT. Local. */
+wf_status wf_check_opts(const wf_optim *optim, const wf_multi_node_opts *opts) WF_NODISCARD;
 /* All ranks have the same options. Collective. */
 wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *opts, bool *agreed) WF_NODISCARD;
 /* All ranks, which train the same parameters, scale their losses alike; `order`, a permutation of optim->target,
@@ -88,21 +90,6 @@ int64_t wf_grad_runs(const wf_mesh *mesh, int64_t n, wf_param *const *order, wf_
 #define WF_BUCKET_BYTES       ((int64_t)1 << 20)
 #define WF_FIRST_BUCKET_BYTES ((int64_t)256 << 10)
 
-/* What rides behind the gradients, summed with them. */
-enum {
-    WF_TRAILER_LOSS = 0, /* the loss, times its weight where it is a local mean; never in host memory */
-    WF_TRAILER_WEIGHT,   /* samples of local means */
-    WF_TRAILER_SHARDED,  /* ranks whose loss is a part of a global mean */
-    WF_TRAILER_LOCAL,    /* ranks whose loss is a local mean */
-    WF_TRAILER_PARTS,    /* ranks whose losses, of several backwards, are parts of global means */
-    WF_TRAILER_OVERFLOW, /* ranks that met a gradient which the gradient type in flight cannot hold */
-    WF_TRAILER_CHANGED,  /* ranks whose model has changed since the step before, which send nothing else */
-    WF_TRAILER_COMPARED, /* ranks that compare what they drew */
-    WF_TRAILER_DRAWS,    /* of those: the bits of a hash of it */
-    WF_DRAWS_BITS = 16,
-    WF_TRAILER = WF_TRAILER_DRAWS + WF_DRAWS_BITS
-};
-
 typedef struct wf_buckets wf_buckets;
 
 /* Consecutive gradients of the flat buffer that are summed over the same ranks, at once. */
@@ -149,6 +136,9 @@ struct wf_buckets {
     wf_grads *grads; /* whose sums are made: optim->grads; with double buffering the other one, while `pending` */
     wf_grads *other; /* of double buffering */
     bool pending;    /* sums are in flight between two steps */
+    void *copied;    /* page-locked, for the trailer; NULL until an update is queued (queued.c) */
+    wf_event *copy;  /* the trailer is there */
+    bool copying;    /* the host has not waited for that yet */
 };
 
 wf_status wf_buckets_new(wf_optim *optim, const wf_mesh *mesh, wf_multi_node_opts opts, wf_buckets **all) WF_NODISCARD;
@@ -168,6 +158,10 @@ wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, doub
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
 wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
+/* Like wf_buckets_end, in two parts, the first of which does not wait for the device: it puts a copy of the trailer on
+ * the context's stream, and the sums are in all->trailer after wf_buckets_end_queued. Only where wf_queue_allowed. */
+wf_status wf_buckets_end_begin(wf_buckets *all) WF_NODISCARD;
+wf_status wf_buckets_end_queued(wf_buckets *all) WF_NODISCARD;
 /* In place of a step, with the gradients of the last one, which are not used: *ranks is how many ranks do so. */
 wf_status wf_buckets_announce(wf_buckets *all, double *ranks) WF_NODISCARD;
 /* With double buffering in place of the three: the sums of the step before (*any: there are some) are waited for, those
@@ -182,6 +176,19 @@ void wf_buckets_free(wf_buckets *all);
 
 /* Adds to the background stream the sums of a bucket's gradients, which are at `data`. */
 wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype) WF_NODISCARD;
+
+/* --- queued.c ----------------------------------------------------------------------------------------------------- */
+
+/* Returns true if the update of the running step can be queued before the host knows the trailer: the device has memory
+ * of its own, the step is not captured, and no rank waits for others between the sums and the end of the update. The
+ * same on all ranks. Local. */
+bool wf_queue_allowed(const wf_buckets *all);
+/* The trailer, in device memory, stops the update that follows or sets its grad_scale. Does not wait. Local. */
+wf_status wf_queue_verdict(const wf_buckets *all, wf_optim_hyper *hyper) WF_NODISCARD;
+/* Puts a copy of `bytes` at `from` on the context's stream; the second waits for it and gives its place. Local. */
+wf_status wf_queue_copy(wf_buckets *all, const void *from, size_t bytes) WF_NODISCARD;
+wf_status wf_queue_wait(wf_buckets *all, const void **copied) WF_NODISCARD;
+void wf_queue_free(wf_buckets *all);
 
 /* --- shard.c ------------------------------------------------------------------------------------------------------ */
 

@@ -104,12 +104,14 @@ wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
     WF_NEED(optim);
     optim->agreed = false;
     wf_status status = wf_optim_differentiate(optim, loss);
+    optim->queues = true;
     if (status == WF_OK)
         status = (optim->distributed ? optim->distributed->reduce : wf_optim_weighted_loss)(optim, loss, &grad_scale);
     /* 0 means that there is nothing to apply: the first step with double buffering has no sums yet, and gradients of
      * values that differed between ranks are dropped. */
     if (status == WF_OK && grad_scale != 0)
         status = wf_optim_apply(optim, grad_scale);
+    optim->queues = false;
     wf_accumulated_forget(optim);
     return status != WF_OK && optim->distributed ? optim->distributed->failed(optim, status) : status;
 }

@@ -51,7 +51,11 @@ typedef struct wf_optim_distributed {
     void (*accumulated)(const wf_optim *optim, wf_array *loss, double **trailer);
     /* Numbers of parameters, as wf_optim_sum_parts says. */
     wf_status (*sum_parts)(wf_optim *optim, int per, double *number);
-    /* After the update, where state is sharded: every rank gets what the others have updated. NULL: nothing to do. */
+    /* After the numbers of the update were sent to the device: stops it there if the sums say so, where `reduce` has
+     * not waited for them. Does not wait. */
+    wf_status (*verdict)(wf_optim *optim);
+    /* After the update: waits for the sums if `reduce` has not, and returns their errors; where state is sharded, every
+     * rank gets what the others have updated. NULL: nothing to do. */
     wf_status (*updated)(wf_optim *optim);
     /* The sum of squares of all gradients, each part counted once, to `out` (f64, in device memory). */
     wf_status (*norm)(wf_optim *optim, const wf_array *out);
@@ -91,6 +95,7 @@ struct wf_optim {
     wf_grads *grads; /* NULL until the first step */
     bool stale;      /* `grads` is of the parameters before a change of the model, some of which may be gone */
 
+    bool queues;          /* the running step updates as soon as the gradients are summed */
     bool more;            /* the running backward is not the last of its step */
     bool adding;          /* gradients of earlier ones wait in `grads` */
     double weight_sum;    /* of their losses, where the optimizer is local */

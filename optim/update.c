@@ -150,6 +150,8 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
     WF_TRY(wf_ctx_capture_host_op(
         optim->ctx, (wf_host_op){.act = check_clip, .own = optim, .number = optim->clip_norm, .check = true}));
     WF_TRY(send_hyper(optim, grad_scale));
+    if (optim->distributed)
+        WF_TRY(optim->distributed->verdict(optim));
     WF_TRY(prepare(optim));
     WF_TRY(update(optim, n));
     if (optim->distributed && optim->distributed->updated)

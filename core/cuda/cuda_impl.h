@@ -176,6 +176,7 @@ wf_entropy_fn wf_cuda_entropy_forward, wf_cuda_entropy_backward;
 wf_count_correct_fn wf_cuda_count_correct;
 wf_count_labels_fn wf_cuda_count_labels;
 wf_optim_update_fn wf_cuda_optim_update;
+wf_step_verdict_fn wf_cuda_step_verdict;
 wf_loss_scale_fn wf_cuda_loss_scale;
 wf_clip_scale_fn wf_cuda_clip_scale;
 wf_range_push_fn wf_cuda_range_push;

@@ -178,8 +178,41 @@ wf_status wf_cuda_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_h
     return of_float(dtype, [&](auto zero) { return update<decltype(zero)>(own, kind, hyper, segments, segment); });
 }
 
+template <class T> __device__ bool stops_update(const T *trailer, double ranks)
+{
+    const int kinds =
+        (trailer[WF_TRAILER_SHARDED] > 0) + (trailer[WF_TRAILER_PARTS] > 0) + (trailer[WF_TRAILER_LOCAL] > 0);
+    bool stops = trailer[WF_TRAILER_RANKS] != ranks || trailer[WF_TRAILER_CHANGED] != 0 ||
+                 trailer[WF_TRAILER_OVERFLOW] != 0 || kinds > 1;
+    for (int b = 0; b < WF_DRAWS_BITS; b++) {
+        const T bit = trailer[WF_TRAILER_DRAWS + b];
+        stops = stops || (bit != 0 && bit != trailer[WF_TRAILER_COMPARED]);
+    }
+    return stops;
+}
+
+template <class T> __global__ void verdict_kernel(const T *trailer, double ranks, wf_optim_hyper *hyper)
+{
+    const double weight = trailer[WF_TRAILER_WEIGHT];
+    if (stops_update(trailer, ranks))
+        hyper->skip = 1;
+    else
+        hyper->grad_scale = trailer[WF_TRAILER_LOCAL] + trailer[WF_TRAILER_PARTS] > 0 && weight > 0 ? 1 / weight : 1;
+}
+
+wf_status wf_cuda_step_verdict(wf_ctx *ctx, const void *trailer, wf_dtype dtype, double ranks, wf_optim_hyper *hyper)
+{
+    wf_cuda *own;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    if (dtype == WF_F64)
+        return launch(own, verdict_kernel<double>, 1, 1, static_cast<const double *>(trailer), ranks, hyper);
+    return launch(own, verdict_kernel<float>, 1, 1, static_cast<const float *>(trailer), ranks, hyper);
+}
+
 static __global__ void scale_kernel(const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)
 {
+    if (hyper->skip != 0)
+        return;
     hyper->skip = isfinite(*sum_squares) ? 0 : 1;
     if (hyper->skip != 0) {
         s->skipped++;

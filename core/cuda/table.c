@@ -96,6 +96,7 @@ static const wf_kernels table = {
     .count_correct = wf_cuda_count_correct,
     .count_labels = wf_cuda_count_labels,
     .optim_update = wf_cuda_optim_update,
+    .step_verdict = wf_cuda_step_verdict,
     .loss_scale = wf_cuda_loss_scale,
     .clip_scale = wf_cuda_clip_scale,
     .range_push = wf_cuda_range_push,

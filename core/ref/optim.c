@@ -127,9 +127,38 @@ wf_status wf_ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hy
     return WF_OK;
 }
 
+static bool stops_update(const double *trailer, double ranks)
+{
+    const double sharded = trailer[WF_TRAILER_SHARDED], parts = trailer[WF_TRAILER_PARTS],
+                 local = trailer[WF_TRAILER_LOCAL];
+    bool stops = trailer[WF_TRAILER_RANKS] != ranks || trailer[WF_TRAILER_CHANGED] != 0 ||
+                 trailer[WF_TRAILER_OVERFLOW] != 0 || (sharded > 0) + (parts > 0) + (local > 0) > 1;
+    for (int b = 0; b < WF_DRAWS_BITS; b++) {
+        const double bit = trailer[WF_TRAILER_DRAWS + b];
+        stops = stops || (bit != 0 && bit != trailer[WF_TRAILER_COMPARED]);
+    }
+    return stops;
+}
+
+wf_status wf_ref_step_verdict(wf_ctx *ctx, const void *trailer, wf_dtype dtype, double ranks, wf_optim_hyper *hyper)
+{
+    (void)ctx;
+    double number[WF_TRAILER];
+    for (int i = 0; i < WF_TRAILER; i++)
+        number[i] = dtype == WF_F64 ? ((const double *)trailer)[i] : (double)((const float *)trailer)[i];
+    const double weight = number[WF_TRAILER_WEIGHT];
+    if (stops_update(number, ranks))
+        hyper->skip = 1;
+    else
+        hyper->grad_scale = number[WF_TRAILER_LOCAL] + number[WF_TRAILER_PARTS] > 0 && weight > 0 ? 1 / weight : 1;
+    return WF_OK;
+}
+
 wf_status wf_ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)
 {
     (void)ctx;
+    if (hyper->skip != 0)
+        return WF_OK;
     hyper->skip = isfinite(*sum_squares) ? 0 : 1;
     if (hyper->skip != 0) {
         s->skipped++;

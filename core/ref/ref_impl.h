@@ -126,6 +126,7 @@ wf_entropy_fn wf_ref_entropy_forward, wf_ref_entropy_backward;
 wf_count_correct_fn wf_ref_count_correct;
 wf_count_labels_fn wf_ref_count_labels;
 wf_optim_update_fn wf_ref_optim_update;
+wf_step_verdict_fn wf_ref_step_verdict;
 wf_loss_scale_fn wf_ref_loss_scale;
 wf_clip_scale_fn wf_ref_clip_scale;
 wf_shutdown_fn wf_ref_shutdown;

@@ -80,6 +80,7 @@ static const wf_kernels table = {
     .count_correct = wf_ref_count_correct,
     .count_labels = wf_ref_count_labels,
     .optim_update = wf_ref_optim_update,
+    .step_verdict = wf_ref_step_verdict,
     .loss_scale = wf_ref_loss_scale,
     .clip_scale = wf_ref_clip_scale,
     .shutdown = wf_ref_shutdown,

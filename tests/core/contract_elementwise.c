@@ -316,11 +316,11 @@ static void clip_scale(void)
         contract_check("clip_scale", clip_body, list[i], contract_seed());
 }
 
-/* A sum of squares; then what is in wf_loss_scaling, growth to skipped. */
+/* A sum of squares; then what is in wf_loss_scaling, growth to skipped; then whether the update is skipped already. */
 static void loss_scale_body(run *r)
 {
     const double *const given = r->args;
-    const wf_optim_hyper h = {.beta1 = 0.9, .beta2 = 0.99, .bias1 = 4, .grad_scale = 0.5, .step = 9, .skip = 3};
+    const wf_optim_hyper h = {.beta1 = 0.9, .beta2 = 0.99, .bias1 = 4, .grad_scale = 0.5, .step = 9, .skip = given[7]};
     const wf_loss_scaling s = {.growth = given[1],
                                .backoff = given[2],
                                .interval = given[3],
@@ -340,18 +340,91 @@ static void loss_scale_body(run *r)
     WF_EXPECT_OK(r->k->to_host(r->ctx, &seed, &scaling->seed, sizeof seed));
     double scale = 0;
     WF_EXPECT_OK(r->k->to_host(r->ctx, &scale, &scaling->scale, sizeof scale));
-    WF_EXPECT((double)seed == scale, "seed %g, scale %g", seed, scale);
+    WF_EXPECT((double)seed == (given[7] != 0 ? 7 : scale), "seed %g, scale %g", seed, scale);
 }
 
 static void loss_scale(void)
 {
-    static const double list[][7] = {
-        {25, 2, 0.5, 3, 65536, 0, 0},  {25, 2, 0.5, 3, 65536, 2, 4},  {INFINITY, 2, 0.5, 3, 65536, 2, 4},
-        {NAN, 2, 0.25, 1, 8, 0, 0},    {0, 2, 0.5, 1, 0x1p100, 0, 1}, {NAN, 2, 0.5, 1, 0x1p-100, 0, 0},
-        {1e300, 1, 0.5, 2, 0.5, 7, 8},
+    static const double list[][8] = {
+        {25, 2, 0.5, 3, 65536, 0, 0},  {25, 2, 0.5, 3, 65536, 2, 4},    {INFINITY, 2, 0.5, 3, 65536, 2, 4},
+        {NAN, 2, 0.25, 1, 8, 0, 0},    {0, 2, 0.5, 1, 0x1p100, 0, 1},   {NAN, 2, 0.5, 1, 0x1p-100, 0, 0},
+        {1e300, 1, 0.5, 2, 0.5, 7, 8}, {25, 2, 0.5, 1, 65536, 0, 4, 1}, {NAN, 2, 0.5, 1, 65536, 0, 4, 1},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         contract_check("loss_scale", loss_scale_body, list[i], contract_seed());
+}
+
+/* Sums of a trailer over three ranks, some of which compare draws. */
+typedef struct verdict_case {
+    double weight, sharded, local, parts, overflow, changed, ranks, compared, bit, scale, skip;
+} verdict_case;
+
+static void fill_trailer(double trailer[WF_TRAILER], const verdict_case *c)
+{
+    memset(trailer, 0, WF_TRAILER * sizeof *trailer);
+    trailer[WF_TRAILER_LOSS] = NAN;
+    trailer[WF_TRAILER_WEIGHT] = c->weight;
+    trailer[WF_TRAILER_SHARDED] = c->sharded;
+    trailer[WF_TRAILER_LOCAL] = c->local;
+    trailer[WF_TRAILER_PARTS] = c->parts;
+    trailer[WF_TRAILER_OVERFLOW] = c->overflow;
+    trailer[WF_TRAILER_CHANGED] = c->changed;
+    trailer[WF_TRAILER_RANKS] = c->ranks;
+    trailer[WF_TRAILER_COMPARED] = c->compared;
+    trailer[WF_TRAILER_DRAWS] = c->compared;
+    trailer[WF_TRAILER_DRAWS + WF_DRAWS_BITS - 1] = c->bit;
+}
+
+static void expect_verdict(wf_ctx *ctx, const verdict_case *c, bool wide)
+{
+    double trailer[WF_TRAILER];
+    float narrow[WF_TRAILER];
+    wf_optim_hyper h = {.lr = 3, .grad_scale = 0.5};
+    void *sums, *hyper;
+    fill_trailer(trailer, c);
+    for (int i = 0; i < WF_TRAILER; i++)
+        narrow[i] = (float)trailer[i];
+    WF_EXPECT_OK(wf_pool_take(ctx, sizeof trailer, &sums));
+    WF_EXPECT_OK(wf_pool_take(ctx, sizeof h, &hyper));
+    WF_EXPECT_OK(ctx->k->to_device(ctx, sums, wide ? (const void *)trailer : narrow,
+                                   WF_TRAILER * (wide ? sizeof *trailer : sizeof *narrow)));
+    WF_EXPECT_OK(ctx->k->to_device(ctx, hyper, &h, sizeof h));
+    WF_EXPECT_OK(ctx->k->step_verdict(ctx, sums, wide ? WF_F64 : WF_F32, 3, hyper));
+    WF_EXPECT_OK(ctx->k->to_host(ctx, &h, hyper, sizeof h));
+    WF_EXPECT(h.skip == c->skip && h.grad_scale == (c->skip != 0 ? 0.5 : c->scale) && h.lr == 3,
+              "weight %g, kinds %g %g %g, overflow %g, changed %g, ranks %g, bit %g of %g: skip %g, scale %g",
+              c->weight, c->sharded, c->local, c->parts, c->overflow, c->changed, c->ranks, c->bit, c->compared, h.skip,
+              h.grad_scale);
+    wf_pool_give(ctx, sums, sizeof trailer);
+    wf_pool_give(ctx, hyper, sizeof h);
+}
+
+static void step_verdict(void)
+{
+    static const verdict_case list[] = {
+        {.weight = 3, .local = 2, .ranks = 3, .scale = 1 / 3.0},
+        {.weight = 3, .parts = 3, .ranks = 3, .scale = 1 / 3.0},
+        {.weight = 0, .local = 3, .ranks = 3, .scale = 1},
+        {.weight = 0, .sharded = 3, .ranks = 3, .compared = 3, .bit = 3, .scale = 1},
+        {.ranks = 3, .scale = 1},
+        {.weight = 3, .local = 3, .ranks = 2, .skip = 1},
+        {.weight = 3, .local = 3, .ranks = NAN, .skip = 1},
+        {.weight = 3, .local = 2, .ranks = 3, .changed = 1, .skip = 1},
+        {.weight = 3, .local = 3, .ranks = 3, .overflow = 1, .skip = 1},
+        {.weight = 3, .local = 2, .sharded = 1, .ranks = 3, .skip = 1},
+        {.weight = 3, .parts = 2, .local = 1, .ranks = 3, .skip = 1},
+        {.weight = 3, .parts = 2, .sharded = 1, .ranks = 3, .skip = 1},
+        {.weight = 3, .local = 3, .ranks = 3, .compared = 3, .bit = 2, .skip = 1},
+        {.weight = 3, .local = 3, .ranks = 3, .compared = 2, .bit = 1, .skip = 1},
+    };
+    for (int device = 0; device < 2; device++) {
+        wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = device ? test_device("cpu") : "ref"});
+        for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+            expect_verdict(ctx, &list[i], false);
+            expect_verdict(ctx, &list[i], true);
+        }
+        wf_ctx_free(ctx);
+    }
 }
 
 int main(int argc, char **argv)
@@ -365,5 +438,6 @@ int main(int argc, char **argv)
                                        {"optimizers", optimizers},
                                        {"clip_scale", clip_scale},
                                        {"loss_scale", loss_scale},
+                                       {"step_verdict", step_verdict},
                                        {0}});
 }

@@ -76,6 +76,12 @@ static void look_scaling(const char *slot, wf_loss_scaling *scaling)
     guard_need_device(slot, scaling, sizeof *scaling);
 }
 
+/* What is no tensor: the trailer of a step. */
+static void look_bytes(const char *slot, const void *data)
+{
+    guard_need_device(slot, data, WF_TRAILER * sizeof(float));
+}
+
 /* The list is the host's, what it points to the device's. */
 static void look_segment(const char *slot, const wf_optim_segment *segment)
 {
@@ -99,7 +105,7 @@ static void look_nothing(const char *slot, ...)
     _Generic((x), const wf_strided *: look_strided, const wf_array *: look_array, const wf_random *: look_random,      \
         const wf_epilogue *: look_epilogue, const wf_optim_hyper *: look_const_hyper, wf_optim_hyper *: look_hyper,    \
         wf_loss_scaling *: look_scaling, const double *: look_double, const wf_optim_segment *: look_segment,       \
-        wf_count: look_count, default: look_nothing)(slot_name, x);
+        wf_count: look_count, const void *: look_bytes, default: look_nothing)(slot_name, x);
 /* clang-format on */
 #define EACH1(DO, a) DO(a)
 #define EACH2(DO, a, ...)                                                                                              \
@@ -168,7 +174,7 @@ static guard_value save_count(wf_count count)
         const wf_product_stack *: save_stack,                                                                                  \
         const wf_optim_segment *: save_segments, const wf_optim_hyper *: save_device, wf_optim_hyper *: save_device,   \
         wf_loss_scaling *: save_device, const double *: save_device, const wf_norm_head *: save_head,                  \
-        wf_count: save_count, double: save_double, default: save_whole)(x);
+        wf_count: save_count, const void *: save_device, double: save_double, default: save_whole)(x);
 /* clang-format on */
 /* Each argument, once for LOOK and once for SAVE. */
 #define P(n)      value[n].p
@@ -322,6 +328,8 @@ SLOT(4, count_correct, (CTX, ARRAY *a, ARRAY *b, int64_t c, ARRAY *d), (P(0), P(
 SLOT(3, count_labels, (CTX, ARRAY *a, int64_t b, ARRAY *c), (P(0), I(1), P(2)), a, b, c)
 SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
      (I(0), P(1), I(2), I(3), P(4)), a, b, c, d, e)
+SLOT(4, step_verdict, (CTX, const void *a, wf_dtype b, double c, wf_optim_hyper *d), (P(0), I(1), D(2), P(3)), a, b, c,
+     d)
 SLOT(3, loss_scale, (CTX, const double *a, wf_loss_scaling *b, wf_optim_hyper *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(3, clip_scale, (CTX, const double *a, double b, wf_optim_hyper *c), (P(0), D(1), P(2)), a, b, c)
 
@@ -427,7 +435,7 @@ static wf_kernels filled(void)
     TAKE(attention_forward), TAKE(attention_backward), TAKE(row_most), TAKE(row_most_backward), TAKE(take_forward),
         TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward),
         TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
-    TAKE(optim_update), TAKE(loss_scale), TAKE(clip_scale);
+    TAKE(optim_update), TAKE(step_verdict), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }
 

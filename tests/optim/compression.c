@@ -177,7 +177,7 @@ static void bytes(void)
         const int64_t sent = (int64_t)(wf_comm_traffic(comm).bytes_sent - before),
                       padded = (N * N + LINE - 1) / LINE * LINE;
         const int64_t elements = power ? 2 * (N + N) : 2 * (int64_t)ceil(0.01 * (double)padded);
-        const int64_t should = (size - 1) * 4 * (elements + 24); /* and what rides along */
+        const int64_t should = (size - 1) * 4 * (elements + 25); /* and what rides along */
         WF_EXPECT(sent == should, "power %d: rank %d sent %lld bytes, should be %lld", power, rank, (long long)sent,
                   (long long)should);
         WF_EXPECT(compression_sent(c) == elements && compression_given(c) == padded, "%lld of %lld elements",

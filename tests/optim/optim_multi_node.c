@@ -33,6 +33,8 @@ static wf_var *no_forward(wf_layer *self, void *user, wf_var *x)
 
 static void open_comm(fixture *f, const char *name)
 {
+    if (strcmp(name, "flat") == 0)
+        name = test_communicator(name);
     f->comm = test_comm_open(name, (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1});
     WF_EXPECT(f->comm, "no communicator %s: %s", name, wf_error_message());
     f->ctx = wf_comm_ctx(f->comm);
@@ -112,9 +114,11 @@ static void expect_moved(const char *what, fixture *f, double times_a, double ti
               should[0]);
 }
 
+/* Replicas are not compared, so on a device each update is queued before the host knows the trailer. */
 static wf_optim *sgd(fixture *f)
 {
-    return wf_multi_node(f->comm, wf_sgd(f->model, (wf_sgd_opts){.lr = 1}));
+    return wf_multi_node_with(f->comm, wf_sgd(f->model, (wf_sgd_opts){.lr = 1}),
+                              (wf_multi_node_opts){.compare_every = -1});
 }
 
 static void expect_loss(fixture *f, const wf_var *loss, double should)
@@ -415,6 +419,76 @@ static void different_trainables(void)
     close_fixture(&f, optim);
 }
 
+/* After a step, so that the others are in their sums and have queued the update. */
+static void one_rank_changes_its_model(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    const double once = (f.size + 1) / 2.0;
+    WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, 4)));
+    WF_EXPECT_OK(wf_tape_reset(f.tape));
+    WF_EXPECT_OK(wf_param_set_trainable(param_of(f.b, 0), f.rank != 1));
+    if (f.size > 1)
+        WF_EXPECT_ERROR(WF_ERR_COMM, wf_optim_step(optim, loss_of(&f, LOCAL, 4)));
+    expect_moved("a model that changed", &f, once, once);
+    WF_EXPECT(wf_optim_steps(optim) == 1, "%lld steps", (long long)wf_optim_steps(optim));
+    close_fixture(&f, optim);
+}
+
+/* What the host asks the device for until an update is queued, and afterwards. */
+static struct {
+    const wf_kernels *k;
+    wf_status (*await)(void *comm);
+    int updates, reads[2];
+} watched;
+
+static wf_status watch_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
+                              int64_t segments, const wf_optim_segment *segment)
+{
+    watched.updates++;
+    return watched.k->optim_update(ctx, kind, hyper, dtype, segments, segment);
+}
+
+static wf_status watch_read(wf_ctx *ctx, void *host, const void *device, size_t bytes)
+{
+    watched.reads[watched.updates > 0]++;
+    return watched.k->to_host(ctx, host, device, bytes);
+}
+
+static wf_status watch_await(void *comm)
+{
+    watched.reads[watched.updates > 0]++;
+    return watched.await(comm);
+}
+
+/* If NCCL sums, the device goes on to the update by itself; the host waits for the trailer after that. */
+static void update_before_the_wait(void)
+{
+    fixture f = open_fixture("flat");
+    wf_optim *optim = sgd(&f);
+    const bool native = f.ctx->await != NULL && f.size > 1;
+    WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, 4)));
+    WF_EXPECT_OK(wf_tape_reset(f.tape));
+    wf_var *loss = loss_of(&f, LOCAL, 4);
+    memset(&watched, 0, sizeof watched);
+    watched.k = f.ctx->k;
+    watched.await = f.ctx->await;
+    wf_kernels table = *watched.k;
+    table.optim_update = watch_update;
+    table.to_host = watch_read;
+    f.ctx->k = &table;
+    if (native)
+        f.ctx->await = watch_await;
+    WF_EXPECT_OK(wf_optim_step(optim, loss));
+    f.ctx->k = watched.k;
+    f.ctx->await = watched.await;
+    WF_EXPECT(watched.updates == 1, "%d updates", watched.updates);
+    WF_EXPECT(!native || (watched.reads[0] == 0 && watched.reads[1] > 0),
+              "the host waited %d times before the update and %d times after it", watched.reads[0], watched.reads[1]);
+    expect_moved("two updates", &f, f.size + 1, f.size + 1);
+    close_fixture(&f, optim);
+}
+
 /* One rank alone fails, in its first or in its second step: all return an error, none waits for ever. A slow rank may
  * learn of it in the step before. */
 static void one_rank_fails(void)
@@ -434,6 +508,9 @@ static void one_rank_fails(void)
         WF_EXPECT(strstr(wf_error_message(), "loss is NULL"), "rank %d: '%s' does not name the reason", f.rank,
                   wf_error_message());
         WF_EXPECT(wf_optim_steps(optim) <= step, "%lld steps", (long long)wf_optim_steps(optim));
+        double a = 0, should = wa[0] - (double)wf_optim_steps(optim) * (f.size + 1) / 2;
+        WF_EXPECT_OK(f.ctx->k->to_host(f.ctx, &a, wf_param_value(param_of(f.a, 0))->data, sizeof a)); /* asks no rank */
+        WF_EXPECT(a == should, "a is %g on rank %d, should be %g", a, f.rank, should);
         wf_error_clear();
         close_fixture(&f, optim);
     }
@@ -507,6 +584,8 @@ static int on_ranks(int argc, char **argv)
                                    {"different_optimizers", different_optimizers},
                                    {"gradients_alone", gradients_alone},
                                    {"different_trainables", different_trainables},
+                                   {"one_rank_changes_its_model", one_rank_changes_its_model},
+                                   {"update_before_the_wait", update_before_the_wait},
                                    {"one_rank_fails", one_rank_fails},
                                    {"one_rank_has_no_optimizer", one_rank_has_no_optimizer},
                                    {"no_mean", no_mean},
