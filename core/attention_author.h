@@ -21,15 +21,16 @@ typedef struct wf_attention_args {
     const wf_array *dy;                  /* y's shape */
     const wf_array *dq, *dk, *dv;        /* of q, k, v */
     const wf_array *bias;                /* wide [rows,heads]; NULL: 0 */
-    const wf_array *index;               /* i32 [T,S], entries in [0, rows): the row of bias. NULL: rows is odd, and the
-                                            row is j - i + rows / 2, cut to [0, rows) */
+    const wf_array *index;               /* i32 [T,S], entries in [0, rows), else WF_ERR_ARGUMENT, of the forward slot:
+                                            the row of bias. NULL: rows is odd, and the row is j - i + rows / 2, cut
+                                            to [0, rows) */
     const wf_array *dbias;               /* wide [rows,heads]; NULL: not wanted */
     const wf_strided *mask;              /* wide [N,heads,T,S], strides of 0 allowed; NULL: 0 */
     const wf_array *lengths;             /* i32 [N]: keys from this place on are not seen; NULL: all are */
     const wf_array *q_region, *k_region; /* i32 [G,T] and [G,S]: in sample n, i sees j where entries i and j of rows
-                                            n % G are equal; both NULL: always */
+                                            (first_sample + n) % G are equal; both NULL: always */
     bool causal;                         /* i does not see j > i */
-    int64_t first_query, first_key;
+    int64_t first_query, first_key, first_sample;
     double dropout;          /* the rate at which probabilities become 0; the others are divided by 1 - rate */
     const wf_random *random; /* of an array [N,heads,T,S]; NULL where dropout is 0 */
 } wf_attention_args;

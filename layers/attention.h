@@ -17,12 +17,13 @@ typedef struct wf_attention_opts {
     /* Added to the scores: -infinity hides a key. [N,heads,T,S] of this rank, of a float type; dimensions of length 1
      * are repeated. No gradient. */
     const wf_tensor *mask;
-    const wf_tensor *lengths; /* i32 [N]: the keys of sample n are its first lengths[n] */
-    /* i32 [G,T] and [G,S]: in sample n, query i sees key j only where entry i of row n % G equals entry j. Both or
-     * none: windows of an image, or several texts in one sample. */
+    const wf_tensor *lengths; /* i32 [N] of this rank: the keys of sample n are its first lengths[n] */
+    /* i32 [G,T] and [G,S], the same on all ranks: in sample n of all ranks' samples, query i sees key j only where
+     * entry i of row n % G equals entry j. Both or none: windows of an image, or several texts in one sample. */
     const wf_tensor *query_regions, *key_regions;
     /* A table [rows,heads] of numbers that are added to the scores, with a gradient. Row bias_index[i,j] (i32 [T,S])
-     * belongs to query i and key j; without an index rows is odd, and it is row j - i + rows / 2, cut to the table. */
+     * belongs to query i and key j; without an index rows is odd, and it is row j - i + rows / 2, cut to the table.
+     * Another row is WF_ERR_ARGUMENT; on a GPU the next read to the host returns it. */
     wf_var *bias;
     const wf_tensor *bias_index;
 } wf_attention_opts;
@@ -32,8 +33,10 @@ typedef struct wf_attention_opts {
  * forward or backward. A query that sees no key gives 0, and no gradient.
  * Samples may be sharded, and features, if each rank has whole heads; the three have one layout. Dropout does not
  * depend on the partition. Tokens that are sharded are WF_ERR_SHAPE; wf_attention_by_heads takes them. A bias that is
- * the value of a parameter has its gradient summed by the optimizer; that of another variable is summed in backward
- * over the axes that cut q. Local, but for that sum. */
+ * the value of a parameter has its gradient summed by the optimizer; that of a variable with a layout is summed in
+ * backward over the axes that cut q. One that was computed and has no layout is WF_ERR_SHAPE where heads are sharded,
+ * and otherwise this rank's, which the optimizer sums with that of the parameters behind it. Local, but for that sum.
+ */
 wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
 /* wf_attention of q, k and v of one shape and layout, whose tokens may be sharded over an axis at any bounds, also into
  * empty parts. One redistribution of the three gives each rank all tokens of its heads (balanced blocks, which may be

@@ -139,7 +139,8 @@ wf_status wf_attention_begin(wf_ctx *ctx, const wf_attention_args *args, size_t 
 wf_status wf_cpu_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
 {
     const wf_attention_sizes z = wf_attention_sizes_of(args);
-    if (args->q->dtype == WF_F64)
+    if (args->q->dtype == WF_F64 ||
+        (args->index && !wf_cpu_integers_fit(args->index, z.t * z.s, z.rows, WF_NONE_IGNORED)))
         return REF->attention_forward(ctx, args);
     const int64_t blocks = (z.t + LANES - 1) / LANES, units = z.n * args->heads * blocks;
     const int64_t team = wf_cpu_team(ctx, z.n * args->heads * z.t * (z.s + 1) * (z.d + z.e));

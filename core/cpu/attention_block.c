@@ -123,7 +123,7 @@ static void add_mask(const attention_job *job, const attention_block *b, int64_t
 static void hide_regions(const attention_job *job, const attention_block *b, int64_t first, int64_t count,
                          float *scores)
 {
-    const int64_t group = b->n % job->z.groups;
+    const int64_t group = (job->a->first_sample + b->n) % job->z.groups;
     const int32_t *const q = whole_numbers(job->a->q_region) + group * job->z.t + b->i;
     const int32_t *const k = whole_numbers(job->a->k_region) + group * job->z.s + first;
     for (int64_t j = 0; j < count; j++)

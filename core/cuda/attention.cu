@@ -1,5 +1,6 @@
 /* Attention, a row to a warp: its lanes make the scores of 32 keys (or queries) at a time, then add up as many features
  * of the result. Scores are made again for every 32 features, so nothing of T x S is kept. */
+#include "core/cuda/labels_impl.h"
 #include "core/cuda/rows_impl.h"
 
 #include "core/random_rows_author.h"
@@ -11,20 +12,23 @@ template <class T> struct attention_set {
     wide<T> *lse;
     const wide<T> *bias, *mask;
     int64_t step[4]; /* of the mask */
-    const int32_t *index, *lengths, *q_region, *k_region;
+    label_source index; /* data is NULL: none */
+    const int32_t *lengths, *q_region, *k_region;
     uint64_t key;
     wf_random random;
 };
 
-template <class T> static attention_set<T> set_of(const wf_attention_args *args)
+template <class T> static wf_status set_of(wf_ctx *ctx, const wf_attention_args *args, attention_set<T> *out)
 {
     using W = wide<T>;
+    wf_cuda *own;
     attention_set<T> s = {};
     s.a.heads = args->heads;
     s.a.scale = args->scale;
     s.a.causal = args->causal;
     s.a.first_query = args->first_query;
     s.a.first_key = args->first_key;
+    s.a.first_sample = args->first_sample;
     s.a.dropout = args->dropout;
     s.z = wf_attention_sizes_of(args);
     s.q = in_of<T>(args->q);
@@ -34,7 +38,8 @@ template <class T> static attention_set<T> set_of(const wf_attention_args *args)
     s.dy = in_of<T>(args->dy);
     s.lse = out_of<W>(args->lse);
     s.bias = in_of<W>(args->bias);
-    s.index = in_of<int32_t>(args->index);
+    if (args->index)
+        WF_TRY(labels_of(ctx, args->index, WF_NONE_IGNORED, s.z.rows, &own, &s.index, true));
     s.lengths = in_of<int32_t>(args->lengths);
     s.q_region = in_of<int32_t>(args->q_region);
     s.k_region = in_of<int32_t>(args->k_region);
@@ -47,7 +52,8 @@ template <class T> static attention_set<T> set_of(const wf_attention_args *args)
         s.random = *args->random;
         s.key = wf_philox_key(s.random.seed, s.random.stream);
     }
-    return s;
+    *out = s;
+    return WF_OK;
 }
 
 /* A query, or a key, of a head. */
@@ -82,20 +88,21 @@ template <class T> __device__ int64_t reach_of(const attention_set<T> &s, int64_
 
 template <class T> __device__ int64_t bias_row(const attention_set<T> &s, int64_t i, int64_t j)
 {
-    return s.index ? s.index[i * s.z.s + j] : wf_attention_row(&s.a, s.z.rows, i, j);
+    return s.index.data ? s.index.at(i * s.z.s + j) : wf_attention_row(&s.a, s.z.rows, i, j);
 }
 
 /* -infinity where i does not see j, which is within its reach. */
 template <class T> __device__ wide<T> score_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
 {
     using W = wide<T>;
-    const int64_t heads = s.a.heads, group = s.q_region ? n % s.z.groups : 0;
+    const int64_t heads = s.a.heads, group = s.q_region ? (s.a.first_sample + n) % s.z.groups : 0;
     if (s.q_region && s.q_region[group * s.z.t + i] != s.k_region[group * s.z.s + j])
         return -(W)INFINITY;
     W sum = (W)s.a.scale *
             product_of(row_of(s.q, n, h, i, s.z.t, heads, s.z.d), row_of(s.k, n, h, j, s.z.s, heads, s.z.d), s.z.d);
-    if (s.bias)
-        sum += s.bias[bias_row(s, i, j) * heads + h];
+    const int64_t row = s.bias ? bias_row(s, i, j) : -1;
+    if (row >= 0)
+        sum += s.bias[row * heads + h];
     if (s.mask)
         sum += s.mask[n * s.step[0] + h * s.step[1] + i * s.step[2] + j * s.step[3]];
     return sum;
@@ -197,7 +204,7 @@ wf_status wf_cuda_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
     return of_float(args->q->dtype, [&](auto zero) {
         using T = decltype(zero);
         attention_forward<T> f = {};
-        f.s = set_of<T>(args);
+        WF_TRY(set_of(ctx, args, &f.s));
         f.out = out_of<T>(args->y);
         return row_map(ctx, warps_for(f.s.z.n * args->heads * f.s.z.t), f);
     });
@@ -294,8 +301,8 @@ template <class T> struct attention_bias : attention_map {
             const int64_t n = u / s.z.t, i = u % s.z.t;
             const int64_t at = r - s.z.rows / 2 + s.a.first_query + i - s.a.first_key;
             /* Without an index one key has the row, but for the first and the last row. */
-            const int64_t lo = s.index || r == 0 ? 0 : most(at, 0);
-            const int64_t hi = s.index || r == s.z.rows - 1 ? last : least(at, last);
+            const int64_t lo = s.index.data || r == 0 ? 0 : most(at, 0);
+            const int64_t hi = s.index.data || r == s.z.rows - 1 ? last : least(at, last);
             for (int64_t j = lo; j <= hi; j++)
                 if (bias_row(s, i, j) == r)
                     sum += pair_of(s, n, h, i, j).ds;
@@ -310,7 +317,8 @@ wf_status wf_cuda_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
 {
     return of_float(args->q->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const attention_set<T> s = set_of<T>(args);
+        attention_set<T> s;
+        WF_TRY(set_of(ctx, args, &s));
         attention_queries<T> queries = {};
         queries.s = s;
         queries.dq = out_of<T>(args->dq);

@@ -61,7 +61,7 @@ static void load_mask(const score_rows *o, int64_t n, int64_t h, int64_t i)
 static void score_row(const score_rows *o, int64_t n, int64_t h, int64_t i)
 {
     const int64_t reach = wf_attention_reach(o->a, o->z.s, o->lengths ? o->lengths[n] : INT64_MAX, i);
-    const int64_t group = o->z.groups > 0 ? n % o->z.groups : 0;
+    const int64_t group = o->z.groups > 0 ? (o->a->first_sample + n) % o->z.groups : 0;
     const double *const q = o->q + head_at(o, n, h, i, o->z.t, o->z.d);
     load_mask(o, n, h, i);
     for (int64_t j = 0; j < o->z.s; j++) {
@@ -85,6 +85,16 @@ static double kept(const score_rows *o, int64_t n, int64_t h, int64_t i, int64_t
     const uint64_t at = (uint64_t)(wf_attention_place(r, n, h, i) + j);
     wf_philox(r->seed, r->stream, r->iteration ? *r->iteration : 0, at / 4, word);
     return (double)(word[at % 4] >> 8) * 0x1p-24 < o->a->dropout ? 0 : 1 / (1 - o->a->dropout);
+}
+
+/* Checked before anything is written. */
+static wf_status check_index(const score_rows *o)
+{
+    for (int64_t i = 0; o->index && i < o->z.t * o->z.s; i++)
+        WF_CHECK(o->index[i] >= 0 && o->index[i] < o->z.rows, WF_ERR_ARGUMENT,
+                 "index %lld in place %lld is outside [0, %lld)", (long long)o->index[i], (long long)i,
+                 (long long)o->z.rows);
+    return WF_OK;
 }
 
 static double log_sum(const double *score, int64_t s)
@@ -120,6 +130,8 @@ wf_status wf_ref_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
     const score_rows o = read_rows(&frame, args);
     double *const y = wf_ref_out(&frame, args->y, false), *const lse = wf_ref_out(&frame, args->lse, false);
     const int64_t each = args->heads * o.z.t;
+    if (frame.status == WF_OK)
+        frame.status = check_index(&o);
     for (int64_t r = 0; r < o.z.n * each && frame.status == WF_OK; r++) {
         const int64_t n = r / each, h = r % each / o.z.t, i = r % o.z.t;
         attend_query(&o, n, h, i, y + head_at(&o, n, h, i, o.z.t, o.z.e), lse + r);

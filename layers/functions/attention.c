@@ -29,6 +29,7 @@ enum {
 /* State of the node. */
 typedef struct attention_call {
     int64_t heads, first, all; /* of this rank, its first one, and of all ranks */
+    int64_t first_sample;      /* of this rank, among those of all ranks */
     double scale, dropout;
     bool causal;
     wf_random random;
@@ -149,6 +150,10 @@ static wf_status check_bias(const wf_var *q, const wf_attention_opts *o)
     for (int d = 0; d < 2; d++)
         WF_CHECK(!wf_layout_is_sharded(&o->bias->value->layout, d), WF_ERR_SHAPE,
                  "attention: the bias is sharded, should be whole");
+    WF_CHECK(
+        o->bias->param || o->bias->value->layout.known || !wf_layout_is_sharded(&q->value->layout, 2), WF_ERR_SHAPE,
+        "attention: a bias that was computed needs a layout where heads are sharded; say with wf_tensor_set_layout "
+        "that every rank has it whole");
     return WF_OK;
 }
 
@@ -205,6 +210,7 @@ static wf_attention_args args_of(const attention_call *call, const wf_tensor *co
     wf_attention_args args = {.heads = call->heads,
                               .scale = call->scale,
                               .causal = call->causal,
+                              .first_sample = call->first_sample,
                               .dropout = call->dropout,
                               .random = call->dropout > 0 ? &call->random : NULL};
     args.q = array_of(a, of, SAVED_Q);
@@ -267,7 +273,9 @@ static bool gather_values(const attention_call *call, const wf_var *q, const wf_
     if (o->bias)
         to->of[SAVED_BIAS] = own_table(call, o->bias->value, wide);
     const wf_shape shape = q->value->shape;
-    const bool equal = v->value->shape.dim[2] == shape.dim[2];
+    const wf_layout *const layout = &q->value->layout, *const other = &v->value->layout;
+    const bool equal = layout->known ? layout->global.dim[2] == other->global.dim[2]
+                                     : v->value->shape.dim[2] == shape.dim[2]; /* a rank without heads has 0 of both */
     to->of[SAVED_Y] =
         wf_output("attention", equal ? q : v, WF_SHAPE(shape.dim[0], shape.dim[1], v->value->shape.dim[2]),
                   WF_ROW_MAJOR, (int[]){0, equal ? 1 : -1, 2});
@@ -387,6 +395,7 @@ static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_a
     const int64_t d = (layout->known ? layout->global.dim[2] : x->shape.dim[2]) / o->heads;
     attention_call call = {.heads = x->shape.dim[2] / d, .all = o->heads, .causal = o->causal};
     call.first = layout->known ? layout->box.lo[2] / d : 0;
+    call.first_sample = layout->known ? layout->box.lo[0] : 0;
     call.scale = wf_opt(o->scale, 1 / sqrt((double)d));
     call.dropout = wf_tape_mode(q->tape) == WF_TRAIN ? o->dropout : 0;
     if (call.dropout > 0)
@@ -395,8 +404,8 @@ static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_a
         if (layout->placement[a] != WF_SHARDED)
             continue;
         if (o->bias->param)
-            o->bias->param->axes |= 1u << a; /* known only with an input */
-        else
+            wf_param_of(o->bias->param)->axes |= 1u << a; /* known only with an input */
+        else if (o->bias->value->layout.known)
             call.axes |= 1u << a;
     }
     return call;

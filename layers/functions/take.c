@@ -7,7 +7,7 @@
 /* State of the node, for backward. */
 typedef struct take_call {
     wf_take_part part;
-    unsigned axes; /* of the mesh: over which the gradient of the table is summed here */
+    wf_comm *sums; /* over which the gradient of the table is summed here; NULL: nowhere */
 } take_call;
 
 /* x [R,...] as [R,E]: a handle of row-major memory, of a copy if need be. */
@@ -54,9 +54,8 @@ static wf_status give_table_gradient(wf_node *node)
     wf_tensor *table = dx ? view_as_table(dx) : NULL;
     wf_status status = table ? sum_rows_back(node, table, false) : wf_error_take("dx", __FILE__, __LINE__);
     wf_tensor_free(table);
-    if (status == WF_OK && call->axes != 0 && wf_tensor_count(dx) > 0)
-        status = wf_allreduce_raw(wf_mesh_comm_of(x->layout.mesh, call->axes), dx->data, dx->data, wf_tensor_count(dx),
-                                  dx->dtype, WF_SUM);
+    if (status == WF_OK && call->sums && wf_tensor_count(dx) > 0)
+        status = wf_allreduce_raw(call->sums, dx->data, dx->data, wf_tensor_count(dx), dx->dtype, WF_SUM);
     if (status == WF_OK)
         return wf_function_give(node, 0, dx);
     wf_tensor_free(dx);
@@ -70,7 +69,7 @@ static wf_status take_backward(wf_node *node)
     bool add = false;
     if (!wf_node_wants(node, 0))
         return WF_OK;
-    if (call->axes != 0 || x->shape.rank != 2 || x->order != WF_ROW_MAJOR)
+    if (call->sums || x->shape.rank != 2 || x->order != WF_ROW_MAJOR)
         return give_table_gradient(node);
     wf_tensor *dx = wf_node_grad(node, 0, &add);
     WF_NEED(dx);
@@ -160,7 +159,10 @@ wf_var *wf_take_rows(const char *what, wf_var *table, const wf_var *index, const
 {
     WF_TRY_NULL(check_take(what, table, index));
     const wf_tensor *x = table->value;
-    const take_call call = {*part, x->layout.known ? sharded_axes(&index->value->layout) : 0};
+    const unsigned axes = x->layout.known ? sharded_axes(&index->value->layout) : 0;
+    take_call call = {.part = *part};
+    if (axes)
+        WF_NEED_NULL(call.sums = wf_mesh_comm_of(x->layout.mesh, axes));
     wf_tensor *at = wf_tensor_dense(index->value, index->value->dtype, WF_ROW_MAJOR);
     wf_tensor *y = new_rows(what, x, index->value);
     wf_var *out = wf_function_finish(run_take(part, x, at, y), table->tape,
@@ -170,7 +172,8 @@ wf_var *wf_take_rows(const char *what, wf_var *table, const wf_var *index, const
                                                      .n_saved = 1,
                                                      .saved = &at,
                                                      .state = &call,
-                                                     .state_bytes = sizeof call},
+                                                     .state_bytes = sizeof call,
+                                                     .comm = call.sums},
                                      y);
     wf_tensor_free(at);
     return out;

@@ -159,6 +159,12 @@ static wf_status check_tokens(const wf_layer *layer, const wf_var *x)
         "token_linear \"%s\": its input is %s, should have a layout on its mesh; say with wf_tensor_set_layout what "
         "part it is",
         wf_layer_path(layer), wf_layout_text(layout, text));
+    WF_CHECK(!s->mesh || layout->placement[WF_AXIS_CHANNEL] != WF_SHARDED || layout->dim[WF_AXIS_CHANNEL] == 2,
+             WF_ERR_SHAPE,
+             "token_linear \"%s\": its weights are cut along the channel axis, its input has samples or tokens cut "
+             "there: %s; "
+             "wf_redistribute it first",
+             wf_layer_path(layer), wf_layout_text(layout, text));
     const bool cut = wf_layout_is_sharded(layout, 2);
     WF_CHECK(s->rows ? wf_mesh_size(s->mesh, WF_AXIS_CHANNEL) == 1 ||
                            (cut && layout->box.lo[2] == s->own.lo && layout->box.hi[2] == s->own.hi)
@@ -177,9 +183,9 @@ wf_var *wf_token_linear_local(wf_layer *layer, void *user, wf_var *const *inputs
     const wf_layout *const layout = &x->value->layout;
     for (int a = 0; layout->known && a < WF_AXES; a++)
         if (layout->placement[a] == WF_SHARDED && layout->dim[a] < 2) {
-            s->w->axes |= 1u << a; /* known only with an input */
+            wf_param_of(s->w)->axes |= 1u << a; /* known only with an input */
             if (s->b)
-                s->b->axes |= 1u << a;
+                wf_param_of(s->b)->axes |= 1u << a;
         }
     wf_var *w = wf_compute_var(x->tape, s->w), *b = s->b ? wf_compute_var(x->tape, s->b) : NULL;
     if (!w || (s->b && !b))

@@ -95,7 +95,7 @@ static wf_var *forward_class(wf_layer *layer, wf_var *x)
                   wf_layer_path(layer), wf_layout_text(layout, text));
     for (int a = 0; layout->known && a < WF_AXES; a++)
         if (layout->placement[a] == WF_SHARDED)
-            s->w->axes |= 1u << a; /* known only with an input */
+            wf_param_of(s->w)->axes |= 1u << a; /* known only with an input */
     wf_var *w = wf_param_var(x->tape, s->w);
     if (!w)
         return NULL;

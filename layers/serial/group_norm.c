@@ -197,7 +197,7 @@ static void note_axes(wf_param *param, const wf_layout *x)
     for (int a = 0; param && x->known && a < WF_AXES; a++)
         if (x->placement[a] == WF_SHARDED)
             /* Channels too: all ranks have the whole parameter, and each the gradient of its part. */
-            param->axes |= 1u << a;
+            wf_param_of(param)->axes |= 1u << a;
 }
 
 /* Returns a handle on the dense part of gamma or beta that this rank applies. */

@@ -211,7 +211,7 @@ static void note_axes(wf_param *param, const wf_layout *x)
     for (int a = 0; param && x->known && a < WF_AXES; a++)
         if (x->placement[a] == WF_SHARDED && x->dim[a] != 1)
             /* Known only with an input, whose layout says over which ranks samples and pixels are cut. */
-            param->axes |= 1u << a;
+            wf_param_of(param)->axes |= 1u << a;
 }
 
 /* The variable of y, whose handle it takes. residual NULL: none. */

@@ -119,7 +119,7 @@ static wf_var *forward_positions(wf_layer *layer, wf_var *x)
     /* All ranks have the whole parameter, and each the gradient of its part of x. */
     for (int a = 0; s->w && layout->known && a < WF_AXES; a++)
         if (layout->placement[a] == WF_SHARDED)
-            s->w->axes |= 1u << a;
+            wf_param_of(s->w)->axes |= 1u << a;
     const positions_call call = describe_positions(s, x->value);
     wf_var *w = s->w ? wf_param_var(x->tape, s->w) : NULL;
     if (s->w && !w)

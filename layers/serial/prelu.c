@@ -108,7 +108,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
         return NULL;
     for (int a = 0; layout->known && a < WF_AXES; a++)
         if (layout->placement[a] == WF_SHARDED)
-            s->slope->axes |= 1u << a;
+            wf_param_of(s->slope)->axes |= 1u << a;
     wf_tensor *y = wf_tensor_new_like(v), *slopes = wf_tensor_dense(slope->value, v->dtype, WF_ROW_MAJOR);
     const wf_status status = prelu_run(&part, v, slopes, y);
     wf_var *out = wf_function_finish(status, wf_var_tape(x),

@@ -221,6 +221,12 @@ static void errors(void)
     refuse(shape, "should be [3,5]", wf_attention(q, k, v, (wf_attention_opts){.bias = w, .bias_index = index}));
     refuse(shape, "odd number of rows", wf_attention(q, k, v, (wf_attention_opts){.bias = w}));
     refuse(shape, "a mask of shape [4,1]", wf_attention(q, k, v, (wf_attention_opts){.mask = table}));
+    wf_tensor *rows = wf_tensor_new(ctx, WF_I32, WF_SHAPE(3, 5));
+    const int32_t outside[15] = {[7] = 4};
+    WF_EXPECT_OK(wf_tensor_import(rows, outside, sizeof outside));
+    refuse(argument, "index 4 in place 7 is outside [0, 4)",
+           wf_attention(q, k, v, (wf_attention_opts){.bias = w, .bias_index = rows}));
+    wf_tensor_free(rows);
     WF_EXPECT(!wf_attention(NULL, k, v, (wf_attention_opts){0}), "a missing input gives a variable");
     wf_error_clear();
     wf_tensor *const all[] = {t[0], t[1], t[2], narrow, index, table};

@@ -256,10 +256,124 @@ static void tokens(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* --- regions, and values of another width --------------------------------------------------------------------------
+ */
+
+enum { SAMPLES = 5, TOKENS = 4, HEADS = 2 };
+
+/* Whole heads of `each` features, of which a rank may have none; samples as they come. */
+static wf_layout cut_heads(const wf_mesh *mesh, int64_t each)
+{
+    const int parts = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
+    int64_t bounds[9];
+    wf_layout layout;
+    for (int r = 0; r <= parts; r++)
+        bounds[r] = HEADS * r / parts * each;
+    WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(SAMPLES, TOKENS, HEADS * each),
+                                (wf_layout_opts){.dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_CHANNEL] = WF_DIM(2)},
+                                                 .bounds[WF_AXIS_CHANNEL] = bounds},
+                                &layout));
+    return layout;
+}
+
+static void attend_regions(const wf_mesh *mesh, wf_tape *tape, wf_tensor *const *x, wf_tensor *table,
+                           const wf_tensor *regions, token_outcome *to, wf_layout *of)
+{
+    wf_var *leaf[3];
+    wf_tensor *own[3];
+    for (int i = 0; i < 3; i++) {
+        own[i] =
+            mesh ? wf_tensor_redistribute(x[i], cut_heads(mesh, x[i]->shape.dim[2] / HEADS)) : wf_tensor_alias(x[i]);
+        leaf[i] = wf_leaf(tape, own[i]);
+    }
+    wf_var *bias = wf_leaf(tape, table);
+    wf_var *y = wf_attention(
+        leaf[0], leaf[1], leaf[2],
+        (wf_attention_opts){.heads = HEADS, .query_regions = regions, .key_regions = regions, .bias = bias});
+    WF_EXPECT(y, "regions: %s", wf_error_message());
+    *of = wf_value(y)->layout;
+    values_get(wf_value(y), to->y);
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(y, y))));
+    for (int i = 0; i < 3; i++)
+        values_get(wf_grad(leaf[i]), to->dx[i]);
+    values_get(wf_grad(bias), to->table);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    for (int i = 0; i < 3; i++)
+        wf_tensor_free(own[i]);
+}
+
+/* The row of regions of a sample does not depend on the rank that has it, nor y's layout on whether it has a head. */
+static void compare_regions(const wf_mesh *mesh)
+{
+    static token_outcome serial, parallel;
+    const int32_t host_regions[2][TOKENS] = {{0, 0, 1, 1}, {0, 1, 1, 1}};
+    const int64_t widths[3] = {HEADS * 3, HEADS * 3, HEADS * 5};
+    double host[MOST];
+    test_rng rng = {7};
+    wf_layout layout;
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x[3], *regions = wf_tensor_new(ctx, WF_I32, WF_SHAPE(2, TOKENS));
+    wf_tensor *table = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3, HEADS));
+    for (int j = 0; j < MOST; j++)
+        host[j] = test_uniform(&rng, -1, 1);
+    for (int i = 0; i < 3; i++) {
+        x[i] = wf_tensor_new(ctx, WF_F64, WF_SHAPE(SAMPLES, TOKENS, widths[i]));
+        values_set(x[i], host + i);
+    }
+    values_set(table, host);
+    WF_EXPECT_OK(wf_tensor_import(regions, host_regions, sizeof host_regions));
+    attend_regions(NULL, tape, x, table, regions, &serial, &layout);
+    WF_EXPECT_OK(wf_tensor_set_layout(table, wf_mesh_layout_same(mesh, table->shape)));
+    attend_regions(mesh, tape, x, table, regions, &parallel, &layout);
+    WF_EXPECT(wf_shape_equal(layout.global, WF_SHAPE(SAMPLES, TOKENS, widths[2])), "y has another layout");
+    WF_EXPECT(part_error(&layout, serial.y, parallel.y) < 1e-13, "regions: y is off");
+    for (int i = 0; i < 3; i++) {
+        layout = cut_heads(mesh, widths[i] / HEADS);
+        WF_EXPECT(part_error(&layout, serial.dx[i], parallel.dx[i]) < 1e-13, "regions: the gradient of input %d is off",
+                  i);
+        wf_tensor_free(x[i]);
+    }
+    WF_EXPECT(test_distance(3 * HEADS, parallel.table, serial.table) < 1e-12, "regions: the table's gradient is off");
+    wf_tensor_free(regions);
+    wf_tensor_free(table);
+    wf_tape_free(tape);
+}
+
+static void regions(void)
+{
+    begin_ranks();
+    for (int heads = 1; heads <= size; heads++) {
+        if (size % heads)
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / heads, .channel = heads});
+        WF_EXPECT(mesh, "%s", wf_error_message());
+        compare_regions(mesh);
+        wf_mesh_close(mesh);
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 static void refuse(const char *words, const void *made)
 {
     WF_EXPECT(!made && strstr(wf_error_message(), words), "is \"%s\", should have \"%s\"", wf_error_message(), words);
     wf_error_clear();
+}
+
+/* A channel axis that cuts weights cuts no tokens. */
+static void cut_tokens(const wf_mesh *mesh)
+{
+    wf_layout layout;
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_layer *layer = wf_multihead(ctx, (wf_multihead_opts){.features = 8 * size, .heads = size, .mesh = mesh});
+    wf_tensor *whole = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1, 2 * size, 8 * size));
+    WF_EXPECT_OK(wf_tensor_fill(whole, 1));
+    WF_EXPECT_OK(wf_mesh_layout(mesh, whole->shape, (wf_layout_opts){.dim = {[WF_AXIS_CHANNEL] = WF_DIM(1)}}, &layout));
+    wf_tensor *x = wf_tensor_redistribute(whole, layout);
+    refuse("has samples or tokens cut there", wf_apply(layer, wf_input(tape, x)));
+    wf_tensor_free(whole);
+    wf_tensor_free(x);
+    wf_layer_free(layer);
+    wf_tape_free(tape);
 }
 
 static void errors(void)
@@ -276,13 +390,17 @@ static void errors(void)
            wf_token_linear(ctx, (wf_token_linear_opts){.in = 16, .out = 16, .mesh = mesh}));
     if (size > 1)
         refuse("are fewer than the", wf_multihead(ctx, (wf_multihead_opts){.features = 6, .heads = 1, .mesh = mesh}));
+    if (size > 1)
+        cut_tokens(mesh);
     wf_mesh_close(mesh);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
 static int run(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"blocks", blocks}, {"tokens", tokens}, {"errors", errors}, {0}});
+    return test_main(
+        argc, argv,
+        (test_case[]){{"blocks", blocks}, {"tokens", tokens}, {"regions", regions}, {"errors", errors}, {0}});
 }
 
 int main(int argc, char **argv)
