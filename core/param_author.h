@@ -46,12 +46,12 @@ struct wf_param {
     wf_param *tied_next; /* the first of those for which this one stands; of those, the next */
     char *serial;        /* the path of the one that stood for it in the whole model, if a pipeline dropped the layer of
                             that one on this stage; files have it by this path. NULL: its own */
-    int beyond;          /* of a filter: 1 + the wf_edge of all sides that its layer pads, -1 where those are several,
-                            0 where it pads none */
-    int64_t batches;     /* of running statistics: how many they have seen, as the model file that they are from says */
-    bool counted;        /* in norms, by another stage of a pipeline, which has it too */
-    int stage_tie;       /* its number, from 1, among those that several stages of a pipeline have; 0: it is none */
-    int stage_ties;      /* how many those are; of every parameter of a pipeline */
+    int beyond;      /* of a filter: 4 bits for each side of a spatial dimension, the lower one first: 1 + the wf_edge
+                        by which its layer pads it, 0 where it does not */
+    int64_t batches; /* of running statistics: how many they have seen, as the model file that they are from says */
+    bool counted;    /* in norms, by another stage of a pipeline, which has it too */
+    int stage_tie;   /* its number, from 1, among those that several stages of a pipeline have; 0: it is none */
+    int stage_ties;  /* how many those are; of every parameter of a pipeline */
 };
 
 typedef struct wf_param_opts {

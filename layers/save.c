@@ -222,34 +222,58 @@ static wf_status bring_count(const call *c, int64_t i, int64_t *batches)
  * give other numbers between zeros. Files have it as an attribute of the filter, where it is not "zeros". */
 static const char *const mode_attribute = "padding_mode";
 
-static const char *mode_of(int beyond)
+enum { SIDES = 6, EDGE_BITS = 4, MODE_TEXT = 96 };
+
+static const char *edge_word(int side)
 {
-    const wf_edge edge = (wf_edge)(beyond - 1);
-    if (beyond < 0)
-        return "mixed";
-    return edge == WF_EDGE_DEFAULT ? "zeros" : wf_edge_name(edge);
+    return side == 0 ? "none" : side == 1 + WF_EDGE_DEFAULT ? "zeros" : wf_edge_name((wf_edge)(side - 1));
+}
+
+/* One word where all padded sides have one edge, as PyTorch has; else one for each side, "none" of those without
+ * padding. */
+static const char *mode_of(int beyond, char text[MODE_TEXT])
+{
+    int side[SIDES], padded = 0, sides = 0;
+    bool one = true;
+    size_t at = 0;
+    for (int i = 0; i < SIDES; i++) {
+        side[i] = beyond >> EDGE_BITS * i & ((1 << EDGE_BITS) - 1);
+        if (side[i] == 0)
+            continue;
+        one = one && (padded == 0 || side[i] == padded);
+        padded = side[i];
+        sides = i + 1;
+    }
+    if (one)
+        return edge_word(padded);
+    for (int i = 0; i < sides; i++)
+        at += (size_t)snprintf(text + at, MODE_TEXT - at, "%s%s", i ? "," : "", edge_word(side[i]));
+    return text;
 }
 
 static wf_status write_mode(wf_h5 *file, const wf_catalog_entry *e)
 {
-    if (e->note == 0 || e->note == 1 + WF_EDGE_DEFAULT)
+    char text[MODE_TEXT];
+    const char *const mode = mode_of(e->note, text);
+    if (e->note == 0 || strcmp(mode, edge_word(1 + WF_EDGE_DEFAULT)) == 0)
         return WF_OK;
-    return wf_h5_set_text(file, e->path, mode_attribute, mode_of(e->note));
+    return wf_h5_set_text(file, e->path, mode_attribute, mode);
 }
 
 /* Returns true unless the file says of a filter what its layer, which pads, does not do. */
 static bool mode_fits(wf_h5 *file, const wf_catalog_entry *e, char why[512])
 {
-    char text[32];
+    char text[MODE_TEXT], own[MODE_TEXT];
     if (e->note == 0)
         return true;
+    const char *const here = mode_of(e->note, own);
     if (wf_h5_get_text(file, e->path, mode_attribute, text, sizeof text) != WF_OK) {
         snprintf(why, 512, "%s", wf_error_message());
         return false;
     }
     snprintf(why, 512, "%s is %s here, %s in the file; the layer's boundary should have the file's edge",
-             mode_attribute, mode_of(e->note), text);
-    return !text[0] || strcmp(text, mode_of(e->note)) == 0;
+             mode_attribute, here, text);
+    return !text[0] || strcmp(text, here) == 0;
 }
 
 /* --- Saving ------------------------------------------------------------------------------------------------------- */

@@ -30,7 +30,8 @@ extern "C" {
 WF_PLACED wf_status wf_save(wf_layer *model, const char *path) WF_NODISCARD;
 /* Every parameter must be in the file, with its shape (WF_ERR_FORMAT names it, and nothing is changed); floats of
  * another size are converted; other contents of the file are ignored. Where the file has a filter's padding_mode, the
- * padded sides of the layer must be so too; WF_ERR_FORMAT names both. */
+ * padded sides of the layer must be so too; WF_ERR_FORMAT names both. It tells the edges of the sides, and neither a
+ * constant's value nor the options of a pole. */
 WF_PLACED wf_status wf_load(wf_layer *model, const char *path) WF_NODISCARD;
 /* Loads what the file and the model have in common, by name and shape, for fine-tuning. *left_out gets one line for
  * everything else: "fc/W: [10,512] here, [1000,512] in the file", "fc/b: not in the file", "old/W: not in the model";

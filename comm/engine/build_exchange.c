@@ -179,7 +179,8 @@ static wf_steps copy_box(const exchange *e, wf_address from, const wf_step_box *
 }
 
 /* Copies what came for a part, and is at `at`, to the part's echoes, which lie in the need; in reverse adds the echoes
- * to the part, which is packed there. What is there has the sign of the part. */
+ * to the part, which is packed there. Elements at `at` have the part's sign already: forward an echo changes it only if
+ * its own sign is another, in reverse an echo is multiplied by its own. */
 static wf_steps copy_echoes(const exchange *e, int64_t of, const wf_piece *part, wf_address at, wf_steps all)
 {
     const side *need = e->in.needs ? &e->in : &e->out;

@@ -227,7 +227,7 @@ static bool write_text(hid_t holder, const char *name, const char *text)
     return written;
 }
 
-/* What has the attribute: a data set to be closed, or, where `set` is NULL, the file's root group. */
+/* Returns what has the attribute: a data set to be closed, or, where `set` is NULL, the file's root group. */
 static hid_t open_holder(const wf_h5 *file, const char *set)
 {
     return set ? H5Dopen2(file->id, set, H5P_DEFAULT) : file->id;

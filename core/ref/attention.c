@@ -88,7 +88,7 @@ static double kept(const score_rows *o, int64_t n, int64_t h, int64_t i, int64_t
 }
 
 /* Checked before anything is written. */
-static wf_status check_index(const score_rows *o)
+static wf_status check_bias_rows(const score_rows *o)
 {
     for (int64_t i = 0; o->index && i < o->z.t * o->z.s; i++)
         WF_CHECK(o->index[i] >= 0 && o->index[i] < o->z.rows, WF_ERR_ARGUMENT,
@@ -131,7 +131,7 @@ wf_status wf_ref_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
     double *const y = wf_ref_out(&frame, args->y, false), *const lse = wf_ref_out(&frame, args->lse, false);
     const int64_t each = args->heads * o.z.t;
     if (frame.status == WF_OK)
-        frame.status = check_index(&o);
+        frame.status = check_bias_rows(&o);
     for (int64_t r = 0; r < o.z.n * each && frame.status == WF_OK; r++) {
         const int64_t n = r / each, h = r % each / o.z.t, i = r % o.z.t;
         attend_query(&o, n, h, i, y + head_at(&o, n, h, i, o.z.t, o.z.e), lse + r);

@@ -189,13 +189,14 @@ static int edge_of_filter(const wf_conv_state *s)
 {
     const wf_boundary *b = &s->opts.boundary;
     int all = 0;
+    _Static_assert(WF_EDGE_POLE < 15, "an edge fits 4 bits");
     for (int i = 0; i < 2 * s->geom.nd; i++) {
         const int64_t pad = i % 2 ? s->geom.pad_hi[i / 2] : s->geom.pad_lo[i / 2];
         wf_edge edge = wf_boundary_edge(b, 2 + i / 2, i % 2);
         if (edge == WF_EDGE_CONSTANT && b->value == 0)
             edge = WF_EDGE_DEFAULT;
         if (pad > 0)
-            all = all == 0 || all == 1 + (int)edge ? 1 + (int)edge : -1;
+            all |= (1 + (int)edge) << 4 * i;
     }
     return all;
 }

@@ -214,7 +214,9 @@ static void padding_modes_are_checked(void)
     expect_edges(ring, ring, 1, NULL);
     expect_edges(ring, none, 1, "zeros here, circular in the file");
     expect_edges(mirror, ring, 1, "circular here, reflect in the file");
-    expect_edges(tube, ring, 1, "circular here, mixed in the file");
+    const wf_boundary turned = {.lo[3] = WF_EDGE_CIRCULAR, .hi[3] = WF_EDGE_CIRCULAR};
+    expect_edges(tube, ring, 1, "circular here, circular,circular,zeros,zeros in the file");
+    expect_edges(tube, turned, 1, "zeros,zeros,circular,circular here, circular,circular,zeros,zeros in the file");
     expect_edges(tube, tube, 1, NULL);
     expect_edges(ring, mirror, 0, NULL); /* no window reaches beyond */
     expect_edges(none, mirror, 1, NULL); /* a file that says nothing, as one of an earlier version */

@@ -47,6 +47,8 @@ function reaches(from, to,    i, there, changed) {
         changed = 0
         for (i = from; i <= to; i++)
             if (i in there) {
+                if (name[i] ~ /^jmp/ && text[i] ~ /\*/) # a table of targets: any of them
+                    return 1
                 if (name[i] !~ /^(jmp|ret)/ && !(i + 1 in there))
                     there[i + 1] = changed = 1
                 if (name[i] ~ /^j/ && (target[i] in at) && at[target[i]] >= from && !(at[target[i]] in there))
