@@ -222,7 +222,7 @@ static wf_status bring_count(const call *c, int64_t i, int64_t *batches)
  * give other numbers between zeros. Files have it as an attribute of the filter, where it is not "zeros". */
 static const char *const mode_attribute = "padding_mode";
 
-enum { SIDES = 6, EDGE_BITS = 4, MODE_TEXT = 96 };
+enum { EDGE_BITS = 4, MODE_TEXT = 96 };
 
 static const char *edge_word(int side)
 {
@@ -233,22 +233,15 @@ static const char *edge_word(int side)
  * padding. */
 static const char *mode_of(int beyond, char text[MODE_TEXT])
 {
-    int side[SIDES], padded = 0, sides = 0;
+    int padded = 0, at = 0;
     bool one = true;
-    size_t at = 0;
-    for (int i = 0; i < SIDES; i++) {
-        side[i] = beyond >> EDGE_BITS * i & ((1 << EDGE_BITS) - 1);
-        if (side[i] == 0)
-            continue;
-        one = one && (padded == 0 || side[i] == padded);
-        padded = side[i];
-        sides = i + 1;
+    for (int rest = beyond; rest; rest >>= EDGE_BITS) {
+        const int side = rest & ((1 << EDGE_BITS) - 1);
+        one = one && (side == 0 || padded == 0 || side == padded);
+        padded = side ? side : padded;
+        at += snprintf(text + at, (size_t)(MODE_TEXT - at), "%s%s", at ? "," : "", edge_word(side));
     }
-    if (one)
-        return edge_word(padded);
-    for (int i = 0; i < sides; i++)
-        at += (size_t)snprintf(text + at, MODE_TEXT - at, "%s%s", i ? "," : "", edge_word(side[i]));
-    return text;
+    return one ? edge_word(padded) : text;
 }
 
 static wf_status write_mode(wf_h5 *file, const wf_catalog_entry *e)
