@@ -69,12 +69,12 @@ typedef struct wf_simulation {
     bool in_line;     /* steps run one by one, where it allows that */
     int failing_rank; /* fails when it has done `failing_step` steps; -1: none */
     int32_t failing_step;
-    bool silently; /* it tells nobody, as when it is killed: who waits for it notices that when nobody can go on */
+    bool silently; /* it tells no rank, as when it is killed: a rank that waits for it notices when none can go on */
     /* Gives operands of kinds input and both their contents, and looks at outputs and boths in the end. */
     void (*fill)(void *own, int rank, const wf_operand *operand, void *data);
     void (*check)(void *own, int rank, const wf_operand *operand, const void *data);
     void *own;
-    wf_status *ended; /* how each rank ended; NULL: nobody asks */
+    wf_status *ended; /* how each rank ended; NULL: not asked for */
 } wf_simulation;
 
 /* Runs all ranks in this process, by the engine itself, over a fake transport. WF_OK where all ranks came to their end;

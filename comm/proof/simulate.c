@@ -28,7 +28,7 @@ typedef struct parcel {
 
 /* Ends that wait for their other end: the first and the last of each pair and direction that has met. */
 typedef struct mailbox {
-    int from, to; /* from -1: nobody */
+    int from, to; /* from -1: none */
     bool sending;
     int64_t first, last;
 } mailbox;
@@ -203,7 +203,7 @@ static wf_status make_memory(world *w, rank *r)
     return WF_OK;
 }
 
-/* Slots are the owner's; whoever names one gets the same memory. */
+/* Slots are the owner's; all that name one get the same memory. */
 static void **find_slot(world *w, const wf_operand *slot)
 {
     const wf_schedule *s = w->all[slot->owner];

@@ -13,7 +13,7 @@
 typedef struct access {
     int64_t memory; /* which: of one rank's operand, or a slot of the ring */
     size_t lo, hi;
-    int64_t step, place; /* -1, at the end: whoever takes the result */
+    int64_t step, place; /* -1, at the end: what takes the result */
     bool writes;
     bool queued; /* the device does it, in the order in which it was told, some time before a fence behind it is over */
     bool joins;  /* comes behind what the device was told before */

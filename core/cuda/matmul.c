@@ -109,12 +109,12 @@ static wf_status layout_of(int32_t dtype, bool transposed, int64_t rows, int64_t
     return WF_OK;
 }
 
-static wf_status repeat_layout(cublasLtMatrixLayout_t layout, int64_t batch, int64_t apart)
+static wf_status repeat_layout(cublasLtMatrixLayout_t layout, int64_t batch, int64_t stride)
 {
     const int32_t count = (int32_t)batch;
     TRY_BLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
     TRY_BLAS(
-        cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &apart, sizeof apart));
+        cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
     return WF_OK;
 }
 

@@ -66,12 +66,12 @@ static void score_row(const score_rows *o, int64_t n, int64_t h, int64_t i)
     load_mask(o, n, h, i);
     for (int64_t j = 0; j < o->z.s; j++) {
         const double *const k = o->k + head_at(o, n, h, j, o->z.s, o->z.d);
-        const bool apart = o->q_region && o->q_region[group * o->z.t + i] != o->k_region[group * o->z.s + j];
+        const bool hidden = o->q_region && o->q_region[group * o->z.t + i] != o->k_region[group * o->z.s + j];
         double sum = 0;
         for (int64_t c = 0; c < o->z.d; c++)
             sum += q[c] * k[c];
         sum = o->a->scale * sum + o->mask[j] + (o->bias ? o->bias[bias_at(o, h, i, j)] : 0);
-        o->score[j] = j >= reach || apart ? -INFINITY : sum;
+        o->score[j] = j >= reach || hidden ? -INFINITY : sum;
     }
 }
 
