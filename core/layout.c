@@ -55,6 +55,15 @@ bool wf_layout_is_partial(const wf_layout *layout)
     return false;
 }
 
+unsigned wf_layout_axes(const wf_layout *layout, unsigned dims)
+{
+    unsigned axes = 0;
+    for (int x = 0; layout->known && x < WF_AXES; x++)
+        if (layout->placement[x] == WF_SHARDED && dims >> layout->dim[x] & 1u)
+            axes |= 1u << x;
+    return axes;
+}
+
 bool wf_layout_is_sharded(const wf_layout *layout, int dim)
 {
     for (int x = 0; layout && x < WF_AXES; x++)

@@ -46,6 +46,12 @@ wf_param *wf_param_of(wf_param *param)
     return param && param->tied ? param->tied : param;
 }
 
+void wf_param_sum_parts(wf_param *param, const wf_layout *x, unsigned dims)
+{
+    if (param)
+        wf_param_of(param)->axes |= wf_layout_axes(x, dims);
+}
+
 static wf_status check_tie(const wf_param *a, const wf_param *b)
 {
     char one[WF_SHAPE_TEXT], other[WF_SHAPE_TEXT];

@@ -22,7 +22,7 @@ struct wf_param {
     bool trainable;
     /* Bit a: ranks along mesh axis a each compute a part of the sum that is this parameter's gradient. Set by the
      * constructor of a parallel layer (a spatial convolution adds the spatial axes), or, where the layer works
-     * on any layout, by its forward from the layout of x (note_axes of layers/serial/norm.c); a bit that is set stays,
+     * on any layout, by its forward from the layout of x (wf_param_sum_parts); a bit that is set stays,
      * and of an input that is whole along such an axis one rank gives the gradient (wf_node_wants). The optimizer of a
      * mesh sums the gradient over the ranks along these axes alone; along the others ranks have equal gradients, or
      * other parts (shard_axes). wf_multi_node takes the default alone. Opaque to core. Default: WF_AXIS_DATA's bit. */
@@ -68,6 +68,10 @@ wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts);
 void wf_param_free(wf_param *param);
 /* The parameter that stands for this one: itself, where it is not tied. */
 wf_param *wf_param_of(wf_param *param);
+/* From now on the gradient of the parameter is a sum over the parts of x along the axes that shard its dimensions
+ * `dims` (bit d): for the forward of a layer that works on any layout, which learns it from its input. NULL: nothing.
+ */
+void wf_param_sum_parts(wf_param *param, const wf_layout *x, unsigned dims);
 /* From now on `with`, or the parameter that stands for it, stands for `param` and for those that are tied with that
  * one: they have its value and gradient. WF_ERR_ARGUMENT where the two differ in shape, type, or how ranks share them,
  * or are one already; WF_ERR_STATE where `param` is tied already. */

@@ -400,14 +400,10 @@ static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_a
     call.dropout = wf_tape_mode(q->tape) == WF_TRAIN ? o->dropout : 0;
     if (call.dropout > 0)
         call.random = draw_weights(q, k, &call);
-    for (int a = 0; o->bias && layout->known && a < WF_AXES; a++) {
-        if (layout->placement[a] != WF_SHARDED)
-            continue;
-        if (o->bias->param)
-            wf_param_of(o->bias->param)->axes |= 1u << a; /* known only with an input */
-        else if (o->bias->value->layout.known)
-            call.axes |= 1u << a;
-    }
+    if (o->bias && o->bias->param)
+        wf_param_sum_parts(o->bias->param, layout, ~0u);
+    else if (o->bias && o->bias->value->layout.known)
+        call.axes = wf_layout_axes(layout, ~0u);
     return call;
 }
 

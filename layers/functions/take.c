@@ -147,19 +147,11 @@ static wf_status run_take(const wf_take_part *part, const wf_tensor *x, const wf
     return status;
 }
 
-static unsigned sharded_axes(const wf_layout *layout)
-{
-    unsigned axes = 0;
-    for (int a = 0; layout->known && a < WF_AXES; a++)
-        axes |= layout->placement[a] == WF_SHARDED ? 1u << a : 0;
-    return axes;
-}
-
 wf_var *wf_take_rows(const char *what, wf_var *table, const wf_var *index, const wf_take_part *part)
 {
     WF_TRY_NULL(check_take(what, table, index));
     const wf_tensor *x = table->value;
-    const unsigned axes = x->layout.known ? sharded_axes(&index->value->layout) : 0;
+    const unsigned axes = x->layout.known ? wf_layout_axes(&index->value->layout, ~0u) : 0;
     take_call call = {.part = *part};
     if (axes)
         WF_NEED_NULL(call.sums = wf_mesh_comm_of(x->layout.mesh, axes));

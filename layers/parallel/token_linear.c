@@ -181,12 +181,9 @@ wf_var *wf_token_linear_local(wf_layer *layer, void *user, wf_var *const *inputs
     WF_TRY_NULL(wf_function_check("token_linear", x, WF_ANY_FUNCTION));
     WF_TRY_NULL(check_tokens(layer, x));
     const wf_layout *const layout = &x->value->layout;
-    for (int a = 0; layout->known && a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED && layout->dim[a] < 2) {
-            wf_param_of(s->w)->axes |= 1u << a; /* known only with an input */
-            if (s->b)
-                wf_param_of(s->b)->axes |= 1u << a;
-        }
+    const unsigned samples_and_tokens = 1u << 0 | 1u << 1;
+    wf_param_sum_parts(s->w, layout, samples_and_tokens);
+    wf_param_sum_parts(s->b, layout, samples_and_tokens);
     wf_var *w = wf_compute_var(x->tape, s->w), *b = s->b ? wf_compute_var(x->tape, s->b) : NULL;
     if (!w || (s->b && !b))
         return NULL;

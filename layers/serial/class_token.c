@@ -93,9 +93,7 @@ static wf_var *forward_class(wf_layer *layer, wf_var *x)
     WF_CHECK_NULL(!wf_layout_is_sharded(layout, 1) && !wf_layout_is_sharded(layout, 2), WF_ERR_SHAPE,
                   "class_token \"%s\" needs whole samples, its input is %s; wf_redistribute it first",
                   wf_layer_path(layer), wf_layout_text(layout, text));
-    for (int a = 0; layout->known && a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED)
-            wf_param_of(s->w)->axes |= 1u << a; /* known only with an input */
+    wf_param_sum_parts(s->w, layout, ~0u);
     wf_var *w = wf_param_var(x->tape, s->w);
     if (!w)
         return NULL;

@@ -31,11 +31,8 @@ static wf_var *look_up(wf_layer *layer, wf_var *x)
 {
     const embedding_state *s = layer->state;
     WF_TRY_NULL(check_indices(layer, x));
-    const wf_layout *const layout = &x->value->layout;
     /* Each rank has the gradient of the rows that its part of x takes. */
-    for (int a = 0; layout->known && a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED)
-            wf_param_of(s->w)->axes |= 1u << a;
+    wf_param_sum_parts(s->w, &x->value->layout, ~0u);
     wf_var *w = wf_param_var(x->tape, s->w);
     return w ? wf_take_rows(layer->kind->name, w, x, &s->part) : NULL;
 }

@@ -191,15 +191,6 @@ static wf_status check_group_input(const wf_layer *layer, const wf_var *x)
     return WF_OK;
 }
 
-/* A parameter's gradient is a sum over this rank's part of x. */
-static void note_axes(wf_param *param, const wf_layout *x)
-{
-    for (int a = 0; param && x->known && a < WF_AXES; a++)
-        if (x->placement[a] == WF_SHARDED)
-            /* Channels too: all ranks have the whole parameter, and each the gradient of its part. */
-            wf_param_of(param)->axes |= 1u << a;
-}
-
 /* Returns a handle on the dense part of gamma or beta that this rank applies. */
 static wf_tensor *channel_part(const group_call *call, const wf_var *factor)
 {
@@ -289,8 +280,9 @@ static wf_var *apply(wf_layer *layer, wf_var *x, group_values *v)
     WF_TRY_NULL((s->gamma && !in[INPUT_GAMMA]) || (s->beta && !in[INPUT_BETA])
                     ? wf_error_take("a parameter", __FILE__, __LINE__)
                     : WF_OK);
-    note_axes(s->gamma, &v->x->layout);
-    note_axes(s->beta, &v->x->layout);
+    /* Over channels too: all ranks have the whole parameter, and each the gradient of its part of x. */
+    wf_param_sum_parts(s->gamma, &v->x->layout, ~0u);
+    wf_param_sum_parts(s->beta, &v->x->layout, ~0u);
     WF_TRY_NULL(take_values(layer, &call, x, in, v));
     WF_TRY_NULL(compute_statistics(&call, v));
     return record_group_norm(tape, &call, in, v);

@@ -137,9 +137,7 @@ static wf_var *forward_scale(wf_layer *layer, wf_var *x)
         call.own.hi[0] = layout->box.hi[call.dim];
     }
     /* All ranks have the whole parameter, and each the gradient of its part of x. */
-    for (int a = 0; layout->known && a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED)
-            wf_param_of(s->gamma)->axes |= 1u << a;
+    wf_param_sum_parts(s->gamma, layout, ~0u);
     wf_var *gamma = wf_param_var(x->tape, s->gamma);
     return gamma ? record_scale(x, gamma, &call) : NULL;
 }

@@ -205,15 +205,6 @@ static wf_status check_residual(const wf_layer *layer, const wf_var *x, const wf
 static wf_status backward(wf_node *node);
 static const wf_op batchnorm_op = {.name = "batchnorm", .backward = backward};
 
-/* The gradient of a parameter is a sum over this rank's samples and pixels. */
-static void note_axes(wf_param *param, const wf_layout *x)
-{
-    for (int a = 0; param && x->known && a < WF_AXES; a++)
-        if (x->placement[a] == WF_SHARDED && x->dim[a] != 1)
-            /* Known only with an input, whose layout says over which ranks samples and pixels are cut. */
-            wf_param_of(param)->axes |= 1u << a;
-}
-
 /* The variable of y, whose handle it takes. residual NULL: none. */
 static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_var *residual, const norm_values *v)
 {
@@ -221,8 +212,9 @@ static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_var *residual, const no
     wf_tape *tape = wf_var_tape(x);
     wf_var *gamma = s->gamma ? wf_param_var(tape, s->gamma) : NULL,
            *beta = s->beta ? wf_param_var(tape, s->beta) : NULL;
-    note_axes(s->gamma, &x->value->layout);
-    note_axes(s->beta, &x->value->layout);
+    /* The gradient of a parameter is a sum over this rank's samples and pixels; channels are its own. */
+    wf_param_sum_parts(s->gamma, &x->value->layout, ~(1u << 1));
+    wf_param_sum_parts(s->beta, &x->value->layout, ~(1u << 1));
     norm_call call = {.merge = s->merge,
                       .batch = wf_tape_mode(tape) == WF_TRAIN,
                       .update = !wf_tape_repeats(tape),

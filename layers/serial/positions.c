@@ -115,11 +115,8 @@ static wf_var *forward_positions(wf_layer *layer, wf_var *x)
 {
     const positions_state *s = layer->state;
     WF_TRY_NULL(check_tokens(layer, x));
-    const wf_layout *const layout = &x->value->layout;
     /* All ranks have the whole parameter, and each the gradient of its part of x. */
-    for (int a = 0; s->w && layout->known && a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED)
-            wf_param_of(s->w)->axes |= 1u << a;
+    wf_param_sum_parts(s->w, &x->value->layout, ~0u);
     const positions_call call = describe_positions(s, x->value);
     wf_var *w = s->w ? wf_param_var(x->tape, s->w) : NULL;
     if (s->w && !w)

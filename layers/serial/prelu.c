@@ -106,9 +106,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_var *slope = wf_param_var(wf_var_tape(x), s->slope);
     if (!slope)
         return NULL;
-    for (int a = 0; layout->known && a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED)
-            wf_param_of(s->slope)->axes |= 1u << a;
+    wf_param_sum_parts(s->slope, layout, ~0u);
     wf_tensor *y = wf_tensor_new_like(v), *slopes = wf_tensor_dense(slope->value, v->dtype, WF_ROW_MAJOR);
     const wf_status status = prelu_run(&part, v, slopes, y);
     wf_var *out = wf_function_finish(status, wf_var_tape(x),
