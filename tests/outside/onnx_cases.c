@@ -279,6 +279,8 @@ static void read_cases(const char *device)
     else if (rank == 0)
         printf("  %s on %d ranks: %d cases of %d cut, %d runs, %d failed\n", device, size, all.cut, all.seen, all.runs,
                all.failed);
+    WF_EXPECT(size == 1 || only || 4 * all.cut > all.seen, "%d of %d cases were cut: fewer than a quarter", all.cut,
+              all.seen);
     free(copy);
     for (int m = 0; m < meshes; m++)
         wf_mesh_close(mesh[m]);
