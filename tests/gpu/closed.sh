@@ -1,8 +1,9 @@
 #!/bin/sh
 # Proves that the packages which tests/gpu/run.sh --carry gathers are closed: unpacks them into bare systems, each made by
 # `debootstrap --variant=minbase` with no other package, and asks ldd there for every library that a program or library of
-# theirs needs: tests/gpu/closed.sh FOLDER [SYSTEM...]. Systems: debian12, debian13 and ubuntu (24.04), which are all meant
-# without a name, Ubuntu if UBUNTU_MIRROR names a mirror of its archive. The folder keeps the packages and the systems for the next time, 0.9 GB. Only root may.
+# theirs needs: tests/gpu/closed.sh FOLDER [SYSTEM...]
+# Systems: debian12, debian13 and ubuntu (24.04); all without a name, Ubuntu if UBUNTU_MIRROR names a mirror of its archive.
+# The folder keeps the packages and the systems for the next time, 0.9 GB. Only root may.
 #
 # Parts of OpenMPI for networks (UCX, libfabric, PSM, verbs, netlink), which it leaves out where their libraries are not
 # there, are not asked for: run.sh has it talk by shared memory.
