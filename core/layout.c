@@ -58,8 +58,8 @@ bool wf_layout_is_partial(const wf_layout *layout)
 unsigned wf_layout_axes(const wf_layout *layout, unsigned dims)
 {
     unsigned axes = 0;
-    for (int x = 0; layout->known && x < WF_AXES; x++)
-        if (layout->placement[x] == WF_SHARDED && dims >> layout->dim[x] & 1u)
+    for (int x = 0; layout && x < WF_AXES; x++)
+        if (layout->known && layout->placement[x] == WF_SHARDED && dims >> layout->dim[x] & 1u)
             axes |= 1u << x;
     return axes;
 }

@@ -60,7 +60,7 @@ wf_layout wf_layout_batch(const wf_mesh *mesh, wf_shape global, int64_t lo, int6
 bool wf_layout_equal(const wf_layout *a, const wf_layout *b);
 bool wf_layout_is_partial(const wf_layout *layout);
 bool wf_layout_is_sharded(const wf_layout *layout, int dim);
-/* The axes (a bit each) that shard a dimension of `dims` (bit d); 0 of an unknown layout. */
+/* The axes (a bit each) that shard a dimension of `dims` (bit d); 0 of an unknown layout and of NULL. */
 unsigned wf_layout_axes(const wf_layout *layout, unsigned dims);
 /* "[256,3,32,32] sharded over data at dimension 0: [0,64)" into text, which is returned. */
 #define WF_LAYOUT_TEXT 320
