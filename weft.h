@@ -6,6 +6,7 @@
 #include "comm/mesh.h"
 #include "core/core.h"
 #include "datasets/datasets.h"
+#include "fit/fit.h"
 #include "layers/layers.h"
 #include "optim/checkpoint.h"
 #include "optim/early_stop.h"

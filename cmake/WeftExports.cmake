@@ -1,5 +1,5 @@
 # The installed headers, and a shared library that exports what they declare and nothing else.
-file(GLOB_RECURSE WEFT_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} core/*.h comm/*.h layers/*.h optim/*.h datasets/*.h)
+file(GLOB_RECURSE WEFT_HEADERS CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} core/*.h comm/*.h layers/*.h optim/*.h datasets/*.h fit/*.h)
 list(FILTER WEFT_HEADERS EXCLUDE REGEX "_impl\\.h$")
 if(NOT WEFT_HAS_CUDA)
   list(FILTER WEFT_HEADERS EXCLUDE REGEX "^core/cuda/")

@@ -1,7 +1,7 @@
 # Writes weft_places.h: for each function that a public header marks WF_PLACED a macro of its name, which notes the place
 # of the call (core/site.h). Read anew whenever one of these headers changes.
 set(WEFT_PLACES ${CMAKE_CURRENT_BINARY_DIR}/include/weft_places.h)
-file(GLOB headers CONFIGURE_DEPENDS core/*.h comm/*.h layers/*.h optim/*.h datasets/*.h)
+file(GLOB headers CONFIGURE_DEPENDS core/*.h comm/*.h layers/*.h optim/*.h datasets/*.h fit/*.h)
 list(FILTER headers EXCLUDE REGEX "_(impl|author)\\.h$|core/site\\.h$")
 set(places "/* Made by cmake/WeftPlaces.cmake. Calls of these functions note file and line for errors and the flight recorder. */
 #ifndef WF_PLACES_H

@@ -5,6 +5,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 build=$1 states=${2:-225000}
-find core comm layers optim datasets -name '*.c' | grep -v '^core/cuda/' | sort |
+find core comm layers optim datasets fit -name '*.c' | grep -v '^core/cuda/' | sort |
     xargs -P "$(nproc)" -n 3 clang-tidy --quiet -p "$build" --extra-arg=-Xclang --extra-arg=-analyzer-config \
         --extra-arg=-Xclang --extra-arg=max-nodes="$states"

@@ -135,5 +135,6 @@ END {
     check_circles("layers", 8)
     check_circles("optim", 8)
     check_circles("datasets", 8)
+    check_circles("fit", 8)
     exit failed
 }

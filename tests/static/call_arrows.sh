@@ -69,7 +69,7 @@ self() {
     symbols datasets/b.c wf_b '' | cat "$work/low" - | refused "$high" 'a call to a folder beside'
     ring comm 3 | passes 'a circle of 3 files of comm'
     ring comm 4 | refused 'comm: 4 files' 'a circle of 4 files of comm'
-    for folder in core core/cuda layers optim datasets; do
+    for folder in core core/cuda layers optim datasets fit; do
         ring $folder 8 | passes "a circle of 8 files of $folder"
         ring $folder 9 | refused "$folder: 9 files" "a circle of 9 files of $folder"
     done

@@ -15,7 +15,7 @@ most_lines=15285  # 12500: of comm without its proof and its files
 least_comments=60 # 90: lines of comments in a thousand written lines of .c and .cu, of the whole library
 
 check() {
-    awk -f "$here/comm_measures.awk" $(find core comm layers optim datasets -name '*.[ch]' -o -name '*.cu') |
+    awk -f "$here/comm_measures.awk" $(find core comm layers optim datasets fit -name '*.[ch]' -o -name '*.cu') |
         awk -v asks=$most_asks -v forms=$most_forms -v fields=$most_fields -v lines=$most_lines \
             -v comments=$least_comments '
         BEGIN {
@@ -53,7 +53,7 @@ self() {
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     cd "$work"
-    mkdir -p core comm/transport comm/proof layers optim datasets
+    mkdir -p core comm/transport comm/proof layers optim datasets fit
     most_asks=1 most_forms=1 most_fields=3 most_lines=11 least_comments=0
     plant comm/transport/native.c "int native;" "int a = native;"
     plant comm/proof/a.c "int a;" "int b;" "int c;"

@@ -17,7 +17,7 @@ for header; do
     cat "$work/prototypes" >>"$work/all"
 done
 # A prototype: "/* core/shape.h:57:NC */ extern int64_t wf_shape_count (wf_shape);"
-grep -E '^/\* (\./)?(core|comm|layers|optim|datasets)/' "$work/all" | grep ' \*/ extern ' |
+grep -E '^/\* (\./)?(core|comm|layers|optim|datasets|fit)/' "$work/all" | grep ' \*/ extern ' |
     sed 's|.*\*/ extern ||' | grep -oE '^[^(]*' | grep -oE 'wf_[a-z0-9_]+ $' | tr -d ' ' >"$work/functions"
 # Data: "extern const wf_native_transport wf_transport_native;"
 grep -hE '^extern [^()]*;' "$@" | grep -oE 'wf_[a-z0-9_]+;' | tr -d ';' | sort -u - "$work/functions" >"$work/declared"

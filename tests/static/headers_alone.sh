@@ -6,7 +6,7 @@ cc=$1 cxx=$2
 flags="-Wall -Wextra -Wpedantic -Werror -fsyntax-only -I. -I$3/include"
 failed=0
 
-for header in weft.h $(find core comm layers optim datasets -name '*.h' ! -name '*_author.h' ! -name '*_impl.h' | sort); do
+for header in weft.h $(find core comm layers optim datasets fit -name '*.h' ! -name '*_author.h' ! -name '*_impl.h' | sort); do
     echo "#include \"$header\"" | $cc -std=c11 $flags -x c - || { echo "not alone in C11: $header"; failed=1; }
     echo "#include \"$header\"" | $cxx -std=c++17 $flags -x c++ - || { echo "not alone in C++17: $header"; failed=1; }
 done

@@ -140,7 +140,7 @@ FNR == 1 {
     block = lines = 0
     pending = ""
     c = FILENAME ~ /\.(c|h|cu|cpp)$/
-    library = c && FILENAME ~ /^(core|comm|layers|optim|datasets)\//
+    library = c && FILENAME ~ /^(core|comm|layers|optim|datasets|fit)\//
 }
 
 !c {

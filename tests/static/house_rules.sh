@@ -19,9 +19,9 @@ say() {
 
 # check SHARED_NAMES: the tree in the working directory
 check() {
-    library=$(find core comm layers optim datasets -name '*.[ch]' -o -name '*.cu')
+    library=$(find core comm layers optim datasets fit -name '*.[ch]' -o -name '*.cu')
     all="$library $(find examples tests -name '*.[ch]' -o -name '*.sh' -o -name '*.awk' -o -name '*.py')"
-    worded="$all $(find core comm layers optim datasets examples tests tools cmake CMakeLists.txt -name '*.cmake' -o -name CMakeLists.txt)
+    worded="$all $(find core comm layers optim datasets fit examples tests tools cmake CMakeLists.txt -name '*.cmake' -o -name CMakeLists.txt)
         $(find tests -name '*.cpp') $(find tools cmake -name '*.[ch]' -o -name '*.sh' -o -name '*.py')"
 
     say "Files of more than 600 lines:" "$(wc -l $all | awk '$1 > 600 && $2 != "total"')"
@@ -40,7 +40,7 @@ check() {
     # Ranks of a communicator that is not the world have other numbers there. Files that are left out name ranks of
     # schedules without a communicator, of the world, or dimensions of a tensor.
     say "A message names a rank without WF_RANK (comm/comm_author.h):" \
-        "$(grep -nE '"[^"]*\<ranks? (%|[0-9])' $(find comm layers optim datasets -name '*.c') | grep -vE '\<ranks? %s' |
+        "$(grep -nE '"[^"]*\<ranks? (%|[0-9])' $(find comm layers optim datasets fit -name '*.c') | grep -vE '\<ranks? %s' |
             grep -vE '^comm/((engine/(agreed|build_call|step_text)|proof/(graph|price|print|simulate|verify))|file/dataset|mpi_setup|process|safety/(recorder|watchdog))\.c:' |
             grep -vE '^(datasets/idx|layers/(functions/[a-z_]*|multi_node_chain/steps|serial/(group_)?norm)|optim/checkpoint_stage)\.c:' || true)"
     say "Language, types and names:" "$(awk -v most="$1" -f "$here/house_rules.awk" $worded)"
@@ -69,7 +69,7 @@ self() {
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     cd "$work"
-    mkdir core comm layers optim datasets examples tests tools cmake
+    mkdir core comm layers optim datasets fit examples tests tools cmake
     for folder in *; do
         plant "$folder/a.c" "/* One file of each folder. */" "int a;"
     done

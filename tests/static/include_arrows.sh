@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 arrows() {
     cd "$1"
-    find core comm layers optim datasets examples tests weft.h -name '*.[ch]' -o -name '*.cu' |
+    find core comm layers optim datasets fit examples tests weft.h -name '*.[ch]' -o -name '*.cu' |
         xargs awk -f "$here/rooms.awk" -f "$here/include_arrows.awk"
 }
 

@@ -8,8 +8,9 @@ BEGIN {
     arrow["layers"] = " core comm layers "
     arrow["optim"] = " core comm layers optim "
     arrow["datasets"] = " core comm datasets "
+    arrow["fit"] = " core comm layers optim datasets fit "
     arrow["examples"] = " examples "
-    arrow["tests"] = " core comm layers optim datasets examples tests tools "
+    arrow["tests"] = " core comm layers optim datasets fit examples tests tools "
     arrow["weft.h"] = arrow["tests"]
 
     # Room -> rooms of the same folder whose _impl header it may include, and whose functions it may call, beside its own

@@ -1,0 +1,78 @@
+/* A serial program's optimizer and data sets become those of all ranks, in one call. Programs call it, and wf_fit. It
+ * runs no step. */
+#include "comm/comm_author.h"
+#include "core/status_author.h"
+#include "fit/fit.h"
+#include "layers/parallelize.h"
+
+/* Batches that a thread has ready: one in use by the step, one for the next. */
+enum { AHEAD = 2 };
+
+static wf_status check_prepare(const wf_prepare_opts *opts)
+{
+    WF_NEED(opts->optim);
+    WF_CHECK(opts->batch >= 0 && opts->test_batch >= 0, WF_ERR_ARGUMENT,
+             "wf_prepare: batches of %lld samples, and of %lld for the test: should be 1 or more, or 0 for the default",
+             (long long)opts->batch, (long long)opts->test_batch);
+    return WF_OK;
+}
+
+static wf_iter *batches_of(wf_comm *comm, wf_dataset *dataset, int64_t size, bool shuffle, bool each_reads)
+{
+    const wf_scatter_opts scatter = {.shuffle = shuffle, .each_reads = each_reads};
+    return wf_prefetch(wf_batches(wf_scatter_dataset(comm, dataset, scatter), (wf_batch_opts){.size = size}), AHEAD);
+}
+
+/* What was not reached is freed here, as what was is freed by those who took it. */
+static wf_status prepare_parts(wf_comm *comm, wf_prepare_opts *opts, wf_prepared *prepared)
+{
+    WF_TRY(wf_agree_status(comm, check_prepare(opts)));
+    const int64_t batch = opts->batch ? opts->batch : 32, test_batch = opts->test_batch ? opts->test_batch : batch;
+    if (!opts->local_batchnorm)
+        WF_TRY(wf_agree_status(comm, wf_to_sync_batchnorm(wf_optim_model(opts->optim), comm)));
+    /* Rank 0, which reads the data sets, says whether there is one; others may give NULL. */
+    bool given[2] = {opts->train, opts->test};
+    WF_TRY(wf_bcast_bytes(comm, given, sizeof given, 0));
+    if (given[0]) {
+        prepared->train = batches_of(comm, opts->train, batch, !opts->in_order, opts->each_reads);
+        opts->train = NULL;
+        WF_TRY(wf_check(prepared->train));
+    }
+    if (given[1]) {
+        prepared->test = batches_of(comm, opts->test, test_batch, false, opts->each_reads);
+        opts->test = NULL;
+        WF_TRY(wf_check(prepared->test));
+    }
+    prepared->optim = wf_multi_node_with(comm, opts->optim, opts->multi_node);
+    opts->optim = NULL;
+    return wf_check(prepared->optim);
+}
+
+wf_status wf_prepare(wf_comm *comm, wf_prepare_opts opts, wf_prepared *prepared)
+{
+    wf_prepared made = {0};
+    wf_status status = WF_OK;
+    if (!comm || !prepared)
+        status = wf_error_need(__func__, comm ? "prepared" : "comm", __FILE__, __LINE__);
+    if (status == WF_OK)
+        status = prepare_parts(comm, &opts, &made);
+    if (status != WF_OK) {
+        wf_optim_free(opts.optim);
+        wf_dataset_free(opts.train);
+        wf_dataset_free(opts.test);
+        wf_prepared_free(&made);
+    }
+    if (prepared)
+        *prepared = made;
+    return status;
+}
+
+void wf_prepared_free(wf_prepared *prepared)
+{
+    if (!prepared)
+        return;
+    wf_iter_free(prepared->test);
+    wf_iter_free(prepared->train);
+    wf_optim_free(prepared->optim);
+    *prepared = (wf_prepared){0};
+}

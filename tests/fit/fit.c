@@ -1,0 +1,413 @@
+/* wf_prepare and wf_fit against a plain loop of one process over all samples: in every case an epoch is one step on all
+ * of them, so that the order of samples does not matter. */
+#include "fit/fit.h"
+#include "datasets/datasets.h"
+#include "layers/layers.h"
+#include "layers/save.h"
+#include "tests/file/folder.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <unistd.h>
+
+enum { SAMPLES = 37, TESTED = 11, CLASSES = 3, SIDE = 6, EPOCHS = 5 };
+
+static wf_dataset *samples_new(wf_ctx *where, int count, uint64_t seed)
+{
+    static double x[SAMPLES * SIDE * SIDE];
+    static int64_t labels[SAMPLES];
+    test_rng rng = {.state = seed};
+    for (int i = 0; i < count * SIDE * SIDE; i++)
+        x[i] = test_uniform(&rng, -1, 1);
+    for (int i = 0; i < count; i++)
+        labels[i] = (int64_t)(test_uniform(&rng, 0, CLASSES - 1e-9));
+    return wf_memory_dataset(where, WF_F64, WF_SHAPE(count, 1, SIDE, SIDE), x, labels);
+}
+
+static wf_layer *model_new(wf_ctx *where, bool norm)
+{
+    wf_layer *conv = wf_conv2d(where, (wf_conv_opts){.in = 1, .out = 4, .kernel = 3, .no_bias = norm});
+    wf_layer *last = wf_linear(where, (wf_linear_opts){.in = 4 * 4 * 4, .out = CLASSES});
+    wf_layer *model =
+        norm ? wf_sequential(where, WF_LAYERS(conv, wf_batchnorm(where, (wf_batchnorm_opts){.channels = 4}),
+                                              wf_lambda(where, wf_relu), last))
+             : wf_sequential(where, WF_LAYERS(conv, wf_lambda(where, wf_relu), last));
+    return wf_layer_named(model, "m");
+}
+
+static wf_optim *optim_new(wf_layer *model)
+{
+    return wf_adam(model, (wf_adam_opts){.lr = 0.01});
+}
+
+/* --- One process ------------------------------------------------------------------------------------------------- */
+
+typedef struct serial_run {
+    wf_ctx *ctx;
+    wf_layer *model;
+    double loss, test_loss, accuracy[EPOCHS];
+} serial_run;
+
+static wf_tensor *whole_batch(wf_ctx *where, int count, uint64_t seed, wf_iter **iter, wf_tensor **labels)
+{
+    wf_batch b = {0};
+    *iter = wf_batches(samples_new(where, count, seed), (wf_batch_opts){.size = count});
+    WF_EXPECT_OK(wf_iter_next(*iter, &b));
+    *labels = b.labels;
+    return b.x;
+}
+
+static serial_run serial(bool norm, int epochs)
+{
+    serial_run s = {.ctx = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64})};
+    s.model = model_new(s.ctx, norm);
+    wf_optim *optim = optim_new(s.model);
+    wf_tape *tape = wf_tape_new(s.ctx);
+    wf_iter *iter[2];
+    wf_tensor *labels[2], *x = whole_batch(s.ctx, SAMPLES, 1, &iter[0], &labels[0]),
+                          *test = whole_batch(s.ctx, TESTED, 2, &iter[1], &labels[1]);
+    for (int e = 0; e < epochs; e++) {
+        wf_var *loss = wf_softmax_cross_entropy(wf_apply(s.model, wf_input(tape, x)), labels[0]);
+        WF_EXPECT_OK(wf_optim_step(optim, loss));
+        s.loss = wf_item(loss);
+        WF_EXPECT_OK(wf_tape_reset(tape));
+        WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
+        wf_var *scores = wf_apply(s.model, wf_input(tape, test));
+        s.test_loss = wf_item(wf_softmax_cross_entropy(scores, labels[1]));
+        s.accuracy[e] = (double)wf_count_correct(scores, labels[1]) / TESTED;
+        WF_EXPECT_OK(wf_tape_reset(tape));
+        WF_EXPECT_OK(wf_tape_set_mode(tape, WF_TRAIN));
+    }
+    wf_iter_free(iter[0]);
+    wf_iter_free(iter[1]);
+    wf_tape_free(tape);
+    wf_optim_free(optim);
+    return s;
+}
+
+static void serial_free(serial_run *s)
+{
+    wf_layer_free(s->model);
+    wf_ctx_free(s->ctx);
+}
+
+static void expect_near(const char *what, double is, double should)
+{
+    WF_EXPECT(fabs(is - should) < 1e-12, "%s is %.17g, should be %.17g", what, is, should);
+}
+
+static void expect_same_model(wf_layer *is, wf_layer *should)
+{
+    int64_t n, m;
+    wf_param *const *p, *const *q;
+    WF_EXPECT_OK(wf_layer_params(is, &n, &p));
+    WF_EXPECT_OK(wf_layer_params(should, &m, &q));
+    WF_EXPECT(n == m, "%lld parameters, should be %lld", (long long)n, (long long)m);
+    for (int64_t i = 0; i < n && n == m; i++) {
+        double a[512], b[512];
+        const wf_tensor *x = wf_param_value(p[i]), *y = wf_param_value(q[i]);
+        WF_EXPECT_OK(wf_tensor_export(x, a, wf_tensor_bytes(x)));
+        WF_EXPECT_OK(wf_tensor_export(y, b, wf_tensor_bytes(y)));
+        for (int64_t k = 0; k < wf_tensor_count(x); k++)
+            expect_near(wf_param_path(p[i]), a[k], b[k]);
+    }
+}
+
+/* --- All ranks --------------------------------------------------------------------------------------------------- */
+
+static const wf_metric accuracy[] = {{"accuracy", wf_accuracy}, {0}};
+
+/* Ranks other than 0 give no data set: they need none. */
+static wf_fit_opts fit_of(wf_layer *model)
+{
+    return (wf_fit_opts){.optim = optim_new(model),
+                         .loss = wf_softmax_cross_entropy,
+                         .metrics = accuracy,
+                         .train = rank == 0 ? samples_new(ctx, SAMPLES, 1) : NULL,
+                         .test = rank == 0 ? samples_new(ctx, TESTED, 2) : NULL,
+                         .batch = (SAMPLES + size - 1) / size,
+                         .test_batch = 2,
+                         .epochs = EPOCHS};
+}
+
+static void equals_serial(void)
+{
+    serial_run s = serial(true, EPOCHS);
+    wf_layer *model = model_new(ctx, true);
+    wf_fit_result r;
+    WF_EXPECT_OK(wf_fit(comm, fit_of(model), &r));
+    WF_EXPECT(r.steps == EPOCHS && r.epochs == EPOCHS && !r.left, "%lld steps of %lld epochs", (long long)r.steps,
+              (long long)r.epochs);
+    double best = 0;
+    for (int e = 0; e < EPOCHS; e++)
+        best = fmax(best, s.accuracy[e]);
+    expect_near("loss", r.loss, s.loss);
+    expect_near("test loss", r.test_loss, s.test_loss);
+    expect_near("best accuracy", r.best, best);
+    expect_same_model(model, s.model);
+    wf_layer_free(model);
+    serial_free(&s);
+}
+
+static void accumulates(void)
+{
+    serial_run s = serial(false, EPOCHS);
+    wf_layer *model = model_new(ctx, false);
+    wf_fit_opts o = fit_of(model);
+    wf_fit_result r;
+    o.batch = (o.batch + 2) / 3;
+    o.accumulate = 3;
+    WF_EXPECT_OK(wf_fit(comm, o, &r));
+    WF_EXPECT(r.steps == EPOCHS, "%lld steps, should be %d", (long long)r.steps, EPOCHS);
+    expect_near("loss", r.loss, s.loss);
+    expect_same_model(model, s.model);
+    wf_layer_free(model);
+    serial_free(&s);
+}
+
+/* The program's own loop over what wf_prepare gives. */
+static void prepares(void)
+{
+    serial_run s = serial(true, EPOCHS);
+    wf_layer *model = model_new(ctx, true);
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_prepared p;
+    WF_EXPECT_OK(wf_prepare(comm,
+                            (wf_prepare_opts){.optim = optim_new(model),
+                                              .train = rank == 0 ? samples_new(ctx, SAMPLES, 1) : NULL,
+                                              .batch = (SAMPLES + size - 1) / size},
+                            &p));
+    WF_EXPECT(!p.test, "a data set that was not given has batches");
+    for (int e = 0; e < EPOCHS; e++) {
+        wf_batch b;
+        WF_EXPECT_OK(wf_iter_next(p.train, &b));
+        WF_EXPECT_OK(wf_optim_step(p.optim, wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels)));
+        WF_EXPECT_OK(wf_tape_reset(tape));
+    }
+    expect_same_model(model, s.model);
+    wf_prepared_free(&p);
+    wf_tape_free(tape);
+    wf_layer_free(model);
+    serial_free(&s);
+}
+
+static void resumes(void)
+{
+    serial_run s = serial(true, EPOCHS);
+    folder_make();
+    for (int run = 0; run < 2; run++) {
+        wf_layer *model = model_new(ctx, true);
+        wf_fit_opts o = fit_of(model);
+        wf_fit_result r;
+        o.checkpoints = folder;
+        o.resume = true; /* also of the first run, which finds none */
+        o.epochs = run == 0 ? 2 : EPOCHS;
+        WF_EXPECT_OK(wf_fit(comm, o, &r));
+        WF_EXPECT(r.epochs == o.epochs, "%lld epochs, should be %lld", (long long)r.epochs, (long long)o.epochs);
+        if (run == 1) {
+            expect_near("test loss", r.test_loss, s.test_loss);
+            expect_same_model(model, s.model);
+        }
+        wf_layer_free(model);
+    }
+    folder_remove();
+    serial_free(&s);
+}
+
+/* The loss over the test samples, which rises once the few training samples are known by heart. */
+static void keeps_best(void)
+{
+    folder_make();
+    wf_layer *model = model_new(ctx, true), *best = model_new(ctx, true);
+    wf_fit_opts o = fit_of(model);
+    wf_fit_result r;
+    o.best = in_folder("best.h5");
+    o.watch = "loss";
+    o.patience = 2;
+    o.epochs = 60;
+    WF_EXPECT_OK(wf_fit(comm, o, &r));
+    WF_EXPECT(r.epochs < 60 && r.best < r.test_loss, "%lld epochs, best loss %g, last %g", (long long)r.epochs, r.best,
+              r.test_loss);
+    WF_EXPECT_OK(wf_load(best, in_folder("best.h5")));
+    serial_run s = serial(true, (int)r.epochs - 2);
+    expect_near("best loss", r.best, s.test_loss);
+    expect_same_model(best, s.model);
+    serial_free(&s);
+    wf_layer_free(best);
+    wf_layer_free(model);
+    folder_remove();
+}
+
+static void shows(void)
+{
+    char text[2048] = "";
+    folder_make();
+    const int file = open(in_folder("shown"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    wf_layer *model = model_new(ctx, true);
+    wf_fit_opts o = fit_of(model);
+    o.epochs = 2;
+    o.progress = rank == 0 ? file : 0;
+    WF_EXPECT_OK(wf_fit(comm, o, NULL));
+    if (rank == 0) {
+        char step[64];
+        WF_EXPECT(pread(file, text, sizeof text - 1, 0) > 0, "nothing is shown");
+        snprintf(step, sizeof step, "batch of a step  %d (ranks: %d,", (SAMPLES + size - 1) / size * size, size);
+        const char *const said[] = {"samples          37, 11 of the test",
+                                    "epochs           2\n",
+                                    step,
+                                    "steps            1 an epoch",
+                                    "parameters       239\n",
+                                    "epoch 1  loss ",
+                                    "test_accuracy"};
+        for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+            WF_EXPECT(strstr(text, said[i]), "\"%s\" is not in what is shown:\n%s", said[i], text);
+    }
+    close(file);
+    wf_layer_free(model);
+    folder_remove();
+}
+
+/* --- Bad input --------------------------------------------------------------------------------------------------- */
+
+static double no_number(const wf_var *scores, const wf_tensor *labels)
+{
+    return NAN;
+}
+
+typedef struct refusal {
+    const char *words; /* in the message */
+    wf_fit_opts (*wrong)(wf_fit_opts o);
+} refusal;
+
+static wf_fit_opts without_loss(wf_fit_opts o)
+{
+    o.loss = NULL;
+    return o;
+}
+
+static wf_fit_opts of_negative_epochs(wf_fit_opts o)
+{
+    o.epochs = -1;
+    return o;
+}
+
+static wf_fit_opts of_negative_batch(wf_fit_opts o)
+{
+    o.batch = -3;
+    return o;
+}
+
+static wf_fit_opts that_watches_nothing(wf_fit_opts o)
+{
+    o.watch = "accurracy";
+    return o;
+}
+
+static wf_fit_opts that_resumes_nowhere(wf_fit_opts o)
+{
+    o.resume = true;
+    return o;
+}
+
+static wf_fit_opts of_two_names(wf_fit_opts o)
+{
+    static const wf_metric twice[] = {{"accuracy", wf_accuracy}, {"accuracy", wf_accuracy}, {0}};
+    o.metrics = twice;
+    return o;
+}
+
+static wf_fit_opts without_test(wf_fit_opts o)
+{
+    wf_dataset_free(o.test);
+    o.test = NULL;
+    o.patience = 3;
+    return o;
+}
+
+static wf_fit_opts without_samples(wf_fit_opts o)
+{
+    wf_dataset_free(o.train);
+    o.train = NULL;
+    return o;
+}
+
+static wf_fit_opts of_one_rank_alone(wf_fit_opts o)
+{
+    if (rank == size - 1)
+        o.accumulate = -2;
+    return o;
+}
+
+static wf_fit_opts of_a_missing_folder(wf_fit_opts o)
+{
+    wf_dataset_free(o.train);
+    o.train = wf_mnist(ctx, "/nowhere/at/all", WF_TRAIN_SET);
+    return o;
+}
+
+static wf_fit_opts of_no_number(wf_fit_opts o)
+{
+    static const wf_metric wrong[] = {{"odd", no_number}, {0}};
+    o.metrics = wrong;
+    return o;
+}
+
+static wf_fit_opts without_labels(wf_fit_opts o)
+{
+    static const double x[4] = {0};
+    wf_dataset_free(o.train);
+    o.train = rank == 0 ? wf_memory_dataset(ctx, WF_F64, WF_SHAPE(4, 1, 1, 1), x, NULL) : NULL;
+    return o;
+}
+
+/* Every rank gets an error with these words. The last ones leave the communicator dead, so each has one of its own. */
+static void refuses(void)
+{
+    static const refusal list[] = {{"wf_fit needs a loss", without_loss},
+                                   {"epochs -1", of_negative_epochs},
+                                   {"batches of -3 samples", of_negative_batch},
+                                   {"watch is accurracy: should be loss or the name of a metric", that_watches_nothing},
+                                   {"need a folder of checkpoints", that_resumes_nowhere},
+                                   {"two metrics are named accuracy", of_two_names},
+                                   {"need a data set to test on", without_test},
+                                   {"no data set to train on", without_samples},
+                                   {"accumulate -2", of_one_rank_alone},
+                                   {"/nowhere/at/all", of_a_missing_folder},
+                                   {"the metric odd is no number", of_no_number},
+                                   {"the samples have no labels", without_labels}};
+    wf_comm *const whole = comm;
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        comm = test_comm_open("flat", (wf_ctx_opts){.dtype = WF_F64});
+        ctx = wf_comm_ctx(comm);
+        wf_layer *model = model_new(ctx, true);
+        WF_EXPECT(wf_fit(comm, list[i].wrong(fit_of(model)), NULL) != WF_OK, "no error: %s", list[i].words);
+        WF_EXPECT(strstr(wf_error_message(), list[i].words), "%s: should say: %s", wf_error_message(), list[i].words);
+        wf_error_clear();
+        wf_layer_free(model);
+        if (wf_comm_close(comm) != WF_OK)
+            wf_error_clear();
+    }
+    comm = whole;
+    ctx = wf_comm_ctx(comm);
+}
+
+static int on_ranks(int argc, char **argv)
+{
+    if (!ranks_open("flat"))
+        return 1;
+    WF_EXPECT_OK(wf_ctx_set_dtype(ctx, WF_F64));
+    return ranks_close(test_main(argc, argv,
+                                 (test_case[]){{"equals_serial", equals_serial},
+                                               {"accumulates", accumulates},
+                                               {"prepares", prepares},
+                                               {"resumes", resumes},
+                                               {"keeps_best", keeps_best},
+                                               {"shows", shows},
+                                               {"refuses", refuses},
+                                               {0}}));
+}
+
+int main(int argc, char **argv)
+{
+    return ranks_main(argc, argv, on_ranks);
+}

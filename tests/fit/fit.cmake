@@ -1,0 +1,1 @@
+weft_test(fit RANKS 1 2 3)
