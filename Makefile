@@ -3,16 +3,9 @@ BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
 
-# What makes plain `mpirun -np 4` work as root, with more ranks than cores, without ties to single cores, in a container;
-# OMPI_MCA_ of a launcher is OpenMPI 4's, PRTE_MCA_ OpenMPI 5's.
-export OMPI_ALLOW_RUN_AS_ROOT = 1
-export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
-export OMPI_MCA_rmaps_base_oversubscribe = 1
-export PRTE_MCA_rmaps_default_mapping_policy = :oversubscribe
-export OMPI_MCA_mpi_yield_when_idle = 1
-export OMPI_MCA_hwloc_base_binding_policy = none
-export PRTE_MCA_hwloc_default_binding_policy = none
-export OMPI_MCA_btl_vader_single_copy_mechanism = none
+# Starts programs on ranks, and sets what this machine asks for.
+RUN    = tools/run.sh
+WITH   = $(RUN) --env -np $(RANKS)
 
 CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
@@ -24,38 +17,37 @@ demo:
 	tools/setup.sh demo
 	$(CONFIGURE)
 	$(COMPILE) --target dcgan_cifar
-	mpirun -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
+	$(RUN) -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
 
 test: build
-	tools/test.sh $(BUILD) -LE 'large|long|proof'
+	$(WITH) tools/test.sh $(BUILD) -LE 'large|long|proof'
 
 # Ten minutes; bench-all takes an hour.
 bench: configure
 	$(COMPILE) --target bench_step bench_dcgan
-	WEFT_BENCH_FORMS="eager channels_last" tests/bench/bench_all.sh $(BUILD) dcgan128 unet2
+	WEFT_BENCH_FORMS="eager channels_last" $(RUN) --env -np 2 tests/bench/bench_all.sh $(BUILD) dcgan128 unet2
 
 bench-all: configure
 	$(COMPILE) --target bench_step bench_dcgan
-	tests/bench/bench_all.sh $(BUILD) $(MODELS)
+	$(RUN) --env -np 2 tests/bench/bench_all.sh $(BUILD) $(MODELS)
 
 bench-comm: configure
 	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data autoencoder
-	tests/bench/bench_comm.sh $(BUILD)
+	$(RUN) --env -np 2 tests/bench/bench_comm.sh $(BUILD)
 
 scaling: configure
 	$(COMPILE) --target halo_scaling
-	for ranks in 1 2 4; do \
-	OMPI_MCA_mpi_yield_when_idle=$$([ $$ranks -le $(JOBS) ] && echo 0 || echo 1) mpirun -np $$ranks $(BUILD)/examples/halo_scaling --out $(BUILD)/scaling || exit 1; done
+	for ranks in 1 2 4; do $(RUN) -np $$ranks $(BUILD)/examples/halo_scaling --out $(BUILD)/scaling || exit 1; done
 
 check: build
 	tools/setup.sh check
-	tools/check.sh $(BUILD)
+	$(WITH) tools/check.sh $(BUILD)
 
 # What was run for one question and is kept to be run again: minutes to hours.
 proof: build
 	tools/setup.sh check
 	tools/setup.sh proof
-	tools/test.sh $(BUILD) -L proof
+	$(WITH) tools/test.sh $(BUILD) -L proof
 	cmake --preset clang -B $(BUILD)-clang
 	tools/tidy.sh $(BUILD)-clang
 	tools/aarch64.sh $(BUILD)-aarch64
@@ -77,7 +69,7 @@ proof-mpich: setup
 	tools/setup.sh proof
 	$(CONFIGURE:$(BUILD)=$(BUILD)-mpich) -DWEFT_CUDA=OFF -DMPI_C_COMPILER=mpicc.mpich -DMPIEXEC_EXECUTABLE="$$(command -v mpiexec.mpich)"
 	cmake --build $(BUILD)-mpich --parallel $(JOBS)
-	tools/test.sh $(BUILD)-mpich -LE 'large|long|proof|static' -E '^(cluster_|comm_watchdog_stuck)' $(MPICH_TESTS)
+	$(WITH) tools/test.sh $(BUILD)-mpich -LE 'large|long|proof|static' -E '^(cluster_|comm_watchdog_stuck)' $(MPICH_TESTS)
 
 # The reference of the headers and the pages of docs/; a warning is an error.
 docs:

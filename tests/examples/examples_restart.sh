@@ -1,9 +1,9 @@
 #!/bin/sh
-# examples/restart.sh goes on until a run is done: after a signal, after the death of a rank, and after a signal to itself,
+# wf-run --restarts goes on until a run is done: after a signal, after the death of a rank, and after a signal to itself,
 # which ends it: tests/examples/examples_restart.sh EXAMPLES MPIEXEC RANKS
 set -eu
 examples=$1 mpiexec=$2 ranks=$3
-script=$(cd "$(dirname "$0")/../../examples" && pwd)/restart.sh
+script=$(cd "$(dirname "$0")/../../tools" && pwd)/run.sh
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export WEFT_TRACE="$folder" WEFT_LOG=error OMPI_MCA_odls_base_sigkill_timeout=1 PRTE_MCA_odls_base_sigkill_timeout=1
@@ -34,7 +34,7 @@ until_made() {
 }
 begin() {
     : >"$folder/said"
-    "$script" "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 8 --batch 4 --iterations "$1" --sample-every 0 \
+    "$script" --restarts 10 -np "$ranks" "$examples/dcgan_cifar" --channels 8 --batch 4 --iterations "$1" --sample-every 0 \
         --log-every 1 --out "$folder/gan" --snapshots "$folder/saves" --snapshot-every 50 --resume auto \
         >"$folder/said" 2>&1 &
     loop=$!
@@ -52,7 +52,7 @@ until_made $((from + 60)) # past a snapshot
 rank=$(cat /proc/"$(launcher)"/task/*/children | awk '{ print $1 }')
 kill -KILL "$rank"
 until_said 2 'goes on from step'
-grep -q 'restart.sh: code .*, failure 1 of at most 10' "$folder/said" || fail "the death of a rank is no failure"
+grep -q 'wf-run: code .*: start 1 of 10 after a failure' "$folder/said" || fail "the death of a rank is no failure"
 kill -TERM "$loop"
 code=0
 wait $loop || code=$?
@@ -67,5 +67,5 @@ grep -q "goes on from step $last," "$folder/said" || fail "the last run did not 
 
 # A program that fails is not started for ever.
 code=0
-RESTARTS=3 "$script" sh -c 'exit 7' 2>"$folder/said" || code=$?
-[ $code = 7 ] && [ "$(grep -c failure "$folder/said")" = 3 ] || fail "a program that always fails ends with code $code"
+"$script" --restarts 3 -np 1 sh -c 'exit 7' 2>"$folder/said" || code=$?
+[ $code = 7 ] && [ "$(grep -c 'after a failure' "$folder/said")" = 3 ] || fail "a program that always fails ends with code $code"

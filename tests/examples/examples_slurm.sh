@@ -1,9 +1,9 @@
 #!/bin/sh
-# examples/slurm.sh under Slurm, on this machine alone: a signal as before the end of the time, a save, the queue again,
+# The script that wf-run --ask writes, under Slurm, on this machine alone: a signal as before the end of the time, a save, the queue again,
 # and the end of the run: tests/examples/examples_slurm.sh EXAMPLES MPIEXEC RANKS
 set -eu
 examples=$1 mpiexec=$2 ranks=$3
-script=$(cd "$(dirname "$0")/../../examples" && pwd)/slurm.sh
+tools=$(cd "$(dirname "$0")/../../tools" && pwd)
 for program in slurmctld slurmd munged sbatch; do
     PATH=$PATH:/usr/sbin command -v $program >/dev/null || {
         echo "skipped: there is no $program (packages slurm-wlm and munge)"
@@ -87,9 +87,12 @@ said() {
     grep -q "$1" "$folder/job.out"
 }
 until_true 60 idle
-job=$(sbatch --parsable --ntasks=1 --output="$folder/job.out" --chdir="$folder" "$script" "$mpiexec" -np "$ranks" \
-    "$examples/dcgan_cifar" --channels 32 --batch 8 --iterations 2000 --sample-every 0 --log-every 10 \
-    --out "$folder/gan" --snapshots "$folder/gan/saves" --snapshot-every 100000 --resume auto)
+mkdir "$folder/bin"
+ln -s "$tools/run.sh" "$folder/bin/wf-run"
+export PATH="$folder/bin:$PATH"
+printf '%s\n' slurm 1 "$ranks" 0 1:00:00 "$examples/dcgan_cifar --channels 32 --batch 8 --iterations 2000 --sample-every 0 --log-every 10 \
+--out $folder/gan --snapshots $folder/gan/saves --snapshot-every 100000 --resume auto" | wf-run --ask "$folder/job.sh"
+job=$(sbatch --parsable --ntasks-per-node=1 --output="$folder/job.out" --chdir="$folder" "$folder/job.sh")
 until_true 120 said iteration
 scancel --signal=USR1 --batch "$job"
 until_true 60 said 'a signal has come'
