@@ -95,6 +95,9 @@ typedef enum wf_optim_kind {
                          grad_scale, clip_value and decay do not act on it */
 } wf_optim_kind;
 
+    WF_OPTIM_RADAM,   /* g += decay p; m, v; p -= lr (m / bias1) r sqrt(bias2) / (sqrt(v) + eps), with r of
+                         wf_radam_factor; p -= lr (m / bias1) where r is 0 */
+    WF_OPTIM_ADAGRAD, /* g += decay p; v += g g; p -= lr g / (sqrt(v) + eps) */
 /* A number of elements: `value`, or the number in device memory if only the device knows it. */
 typedef struct wf_count {
     double value;
@@ -569,5 +572,9 @@ typedef struct wf_resample_tap {
     double weight;
 } wf_resample_tap;
 wf_resample_tap wf_resample_taps(const wf_resample_geom *geom, int d, int64_t o);
+/* The factor r by which RADAM scales the step of Adam (Liu et al. 2020), or 0 where the variance of that step is not
+ * bounded yet: of the update t for which bias2 is 1 - beta2^t. */
+double wf_radam_factor(double beta2, double bias2);
+
 
 #endif

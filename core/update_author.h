@@ -47,8 +47,8 @@ typedef struct wf_loss_scaling {
     float seed;                       /* scale once more, as the gradient of a loss is multiplied by it */
 } wf_loss_scaling;
 
-/* One run of parameters: p, g, states of n elements of one float type. state1 is m (RMSPROP: v), state2 is v. Unused
- * states are NULL. */
+/* One run of parameters: p, g, states of n elements of one float type. state1 is m (RMSPROP, ADAGRAD: v), state2 is v.
+ * Unused states are NULL. */
 typedef struct wf_optim_segment {
     void *p;
     const void *g;

@@ -11,10 +11,12 @@ static const wf_optim_rule sgd_momentum = {.name = "sgd", .states = {"momentum"}
 static const wf_optim_rule adam = {.name = "adam", .states = {"m", "v"}, .kind = WF_OPTIM_ADAM};
 static const wf_optim_rule adamw = {.name = "adamw", .states = {"m", "v"}, .kind = WF_OPTIM_ADAMW};
 static const wf_optim_rule rmsprop = {.name = "rmsprop", .states = {"v"}, .kind = WF_OPTIM_RMSPROP};
+static const wf_optim_rule radam = {.name = "radam", .states = {"m", "v"}, .kind = WF_OPTIM_RADAM};
+static const wf_optim_rule adagrad = {.name = "adagrad", .states = {"v"}, .kind = WF_OPTIM_ADAGRAD};
 static const wf_optim_rule lamb, lars;
 
 /* In files a rule is its place here; one of a program, whose names are unknown here, is a hash of its name. */
-static const wf_optim_rule *const rules[] = {&sgd, &adam, &adamw, &rmsprop, &lamb, &lars};
+static const wf_optim_rule *const rules[] = {&sgd, &adam, &adamw, &rmsprop, &lamb, &lars, &radam, &adagrad};
 
 int64_t wf_optim_rule_number(const wf_optim_rule *rule)
 {
@@ -70,6 +72,22 @@ wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts)
                         (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
                                          .alpha = wf_opt(opts.alpha, 0.99),
                                          .eps = wf_opt(opts.eps, 1e-8),
+                                         .decay = wf_opt(opts.weight_decay, 0)},
+                        0);
+}
+
+wf_optim *wf_radam(wf_layer *model, wf_adam_opts opts)
+{
+    WF_NEED_NULL(model);
+    return wf_optim_new(model, &radam, adam_hyper(opts, 0), 0);
+}
+
+wf_optim *wf_adagrad(wf_layer *model, wf_adagrad_opts opts)
+{
+    WF_NEED_NULL(model);
+    return wf_optim_new(model, &adagrad,
+                        (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
+                                         .eps = wf_opt(opts.eps, 1e-10),
                                          .decay = wf_opt(opts.weight_decay, 0)},
                         0);
 }

@@ -32,6 +32,14 @@ typedef struct wf_rmsprop_opts {
     double weight_decay;
 } wf_rmsprop_opts;
 
+/* Every element's steps shrink with the squares of all its gradients so far (Duchi et al. 2011), as in PyTorch: v +=
+ * g^2, and it moves by lr g / (sqrt(v) + eps). */
+typedef struct wf_adagrad_opts {
+    double lr;           /* default 0.01 */
+    double eps;          /* default 1e-10 */
+    double weight_decay; /* default 0; added to the gradient */
+} wf_adagrad_opts;
+
 /* Layer-wise steps for large batches (You et al. 2020), as apex's FusedLAMB makes them: the direction d is that of
  * AdamW, decay included, and each parameter moves by lr * norm(parameter) / norm(d) along it (by lr where one of the
  * norms is 0). Norms are of whole parameters, wherever their parts are. apex's max_grad_norm is
@@ -63,6 +71,10 @@ wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts);
 wf_optim *wf_adam(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_adamw(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts);
+/* Adam whose first steps, of which the variance is not bounded yet, are those of momentum, and whose later ones are
+ * scaled (Liu et al. 2020). weight_decay is added to the gradient. */
+wf_optim *wf_radam(wf_layer *model, wf_adam_opts opts);
+wf_optim *wf_adagrad(wf_layer *model, wf_adagrad_opts opts);
 wf_optim *wf_lamb(wf_layer *model, wf_lamb_opts opts);
 wf_optim *wf_lars(wf_layer *model, wf_lars_opts opts);
 void wf_optim_free(wf_optim *optim);

@@ -32,6 +32,15 @@ static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind, const wf_op
         r.step = (float)(lr / h->bias1);
         r.root = (float)(1 / sqrt(h->bias2));
     }
+    if (kind == WF_OPTIM_RADAM) {
+        /* Adam's form with another step, and a divisor that is 1 before the variance is bounded. */
+        const double factor = wf_radam_factor(h->beta2, h->bias2);
+        r.step = (float)(lr / h->bias1 * (factor > 0 ? factor * sqrt(h->bias2) : 1));
+        r.root = factor > 0 ? 1.0F : 0.0F;
+        r.eps = factor > 0 ? r.eps : 1.0F;
+    }
+    if (kind == WF_OPTIM_ADAGRAD)
+        r.alpha = r.rest = 1.0F; /* the form of RMSprop with squares that are summed, not averaged */
     if (kind == WF_OPTIM_ADAMW) {
         r.shrink = (float)(lr * decay);
         r.decay = 0;
@@ -151,7 +160,7 @@ static void update_run(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf
     float *const s = from(segment->state1, lo), *const t = from(segment->state2, lo);
     if (kind == WF_OPTIM_TRUST)
         trust(h, hi - lo, g, p);
-    else if (kind == WF_OPTIM_RMSPROP)
+    else if (kind == WF_OPTIM_RMSPROP || kind == WF_OPTIM_ADAGRAD)
         rmsprop(h, hi - lo, g, p, s, direction);
     else if (kind != WF_OPTIM_SGD)
         adam(h, hi - lo, g, p, s, t, direction);

@@ -22,6 +22,14 @@ template <class T> struct batch_of_runs {
     run_of_parameters<T> run[SEGMENTS];
 };
 
+/* wf_radam_factor on the device. */
+__device__ inline double radam_factor(double beta2, double bias2)
+{
+    const double rest = 1 - bias2, most = 2 / (1 - beta2) - 1;
+    const double t = rest > 0 ? rint(log(rest) / log(beta2)) : 0, rho = most - 2 * t * rest / bias2;
+    return rho > 5 ? sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho)) : 0;
+}
+
 /* The numbers of wf_optim_hyper as an update uses them. */
 template <class W> struct update_rule {
     wf_optim_kind kind;
@@ -34,8 +42,17 @@ template <class W> struct update_rule {
           rest2((W)(1 - (k == WF_OPTIM_RMSPROP ? h.alpha : h.beta2))), eps((W)h.eps), decay((W)h.decay),
           bias1((W)(1 / h.bias1)), bias2((W)(1 / h.bias2)), scale((W)h.grad_scale), clip((W)h.clip_value),
           nesterov(h.nesterov != 0), first(k == WF_OPTIM_SGD ? h.momentum != 0 : k != WF_OPTIM_TRUST),
-          second(k == WF_OPTIM_ADAM || k == WF_OPTIM_ADAMW)
+          second(k == WF_OPTIM_ADAM || k == WF_OPTIM_ADAMW || k == WF_OPTIM_RADAM)
     {
+        if (k == WF_OPTIM_ADAGRAD)
+            beta2 = rest2 = 1; /* the form of RMSprop with squares that are summed, not averaged */
+        if (k == WF_OPTIM_RADAM) {
+            /* Adam's form with another step, and a divisor that is 1 before the variance is bounded. */
+            const double factor = radam_factor(h.beta2, h.bias2);
+            bias1 = (W)((factor > 0 ? factor * sqrt(h.bias2) : 1) / h.bias1);
+            bias2 = factor > 0 ? 1 : 0;
+            eps = factor > 0 ? eps : 1;
+        }
     }
 
     /* What is another in each run. */
@@ -70,7 +87,7 @@ template <class W> struct update_rule {
             *s = momentum * *s + g;
             return nesterov ? g + momentum * *s : *s;
         }
-        if (kind == WF_OPTIM_RMSPROP) {
+        if (kind == WF_OPTIM_RMSPROP || kind == WF_OPTIM_ADAGRAD) {
             *s = beta2 * *s + rest2 * g * g;
             return g / (sqrt(*s) + eps);
         }

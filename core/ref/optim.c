@@ -66,6 +66,37 @@ static void rmsprop(const wf_optim_hyper *h, const run *r)
     }
 }
 
+double wf_radam_factor(double beta2, double bias2)
+{
+    const double rest = 1 - bias2, most = 2 / (1 - beta2) - 1;
+    /* The number of updates that were made: a step that overflowed counts in neither. */
+    const double t = rest > 0 ? rint(log(rest) / log(beta2)) : 0, rho = most - 2 * t * rest / bias2;
+    return rho > 5 ? sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho)) : 0;
+}
+
+static void radam(const wf_optim_hyper *h, const run *r)
+{
+    const double factor = wf_radam_factor(h->beta2, h->bias2);
+    double *const m = r->state1, *const v = r->state2;
+    for (int64_t i = 0; i < r->n; i++) {
+        const double g = prepared(h, r->g[i]) + h->decay * r->p[i];
+        m[i] = h->beta1 * m[i] + (1 - h->beta1) * g;
+        v[i] = h->beta2 * v[i] + (1 - h->beta2) * g * g;
+        const double scale = factor > 0 ? factor * sqrt(h->bias2) / (sqrt(v[i]) + h->eps) : 1;
+        move(h, r, i, m[i] / h->bias1 * scale);
+    }
+}
+
+static void adagrad(const wf_optim_hyper *h, const run *r)
+{
+    double *const v = r->state1;
+    for (int64_t i = 0; i < r->n; i++) {
+        const double g = prepared(h, r->g[i]) + h->decay * r->p[i];
+        v[i] += g * g;
+        move(h, r, i, g / (sqrt(v[i]) + h->eps));
+    }
+}
+
 /* LAMB and its kin (You et al. 2020): a layer moves by as much as it is long, whatever the length of its direction. */
 static void trust(const wf_optim_hyper *h, const run *r, const double *squares)
 {
@@ -91,6 +122,12 @@ static void update_run(wf_optim_kind kind, const wf_optim_hyper *h, const run *r
         break;
     case WF_OPTIM_RMSPROP:
         rmsprop(h, r);
+        break;
+    case WF_OPTIM_RADAM:
+        radam(h, r);
+        break;
+    case WF_OPTIM_ADAGRAD:
+        adagrad(h, r);
         break;
     case WF_OPTIM_TRUST:
         trust(h, r, squares);

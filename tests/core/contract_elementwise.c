@@ -238,7 +238,7 @@ static void optim_body(run *r)
 {
     static const int64_t lengths[] = {1, 33, 0, 20011, 7};
     const optim_case *const t = r->args;
-    const bool second = t->kind == WF_OPTIM_ADAM || t->kind == WF_OPTIM_ADAMW;
+    const bool second = t->kind == WF_OPTIM_ADAM || t->kind == WF_OPTIM_ADAMW || t->kind == WF_OPTIM_RADAM;
     const bool first = t->kind == WF_OPTIM_SGD ? t->hyper.momentum != 0 : t->kind != WF_OPTIM_TRUST;
     static const double squares[5][2] = {{2, 0.5}, {0, 1}, {0}, {0.09, 4}, {3, 0}};
     wf_optim_segment segment[5];
@@ -287,7 +287,7 @@ static void optimizers(void)
                                             .alpha = 0.9,
                                             .decay = v & 2 ? 0.05 : 0,
                                             .bias1 = 0.5,
-                                            .bias2 = 0.02,
+                                            .bias2 = v % 3 ? 0.02 : 0.2, /* RADAM: both forms */
                                             .grad_scale = v & 4 ? 0.5 : 1,
                                             .clip_value = v & 8 ? 0.3 : 0,
                                             .nesterov = v & 4 ? 1 : 0,

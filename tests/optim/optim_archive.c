@@ -36,6 +36,10 @@ static wf_optim *optim_new(wf_layer *model, int kind)
         return wf_adamw(model, (wf_adam_opts){.lr = 0.1});
     case 4:
         return wf_lamb(model, (wf_lamb_opts){.lr = 0.1});
+    case 5:
+        return wf_radam(model, (wf_adam_opts){.lr = 0.1});
+    case 6:
+        return wf_adagrad(model, (wf_adagrad_opts){.lr = 0.1});
     default:
         return wf_rmsprop(model, (wf_rmsprop_opts){.lr = 0.1});
     }
@@ -102,7 +106,7 @@ static void resume(int kind)
 
 static void resumes(void)
 {
-    for (int kind = 0; kind < 6; kind++)
+    for (int kind = 0; kind < 8; kind++)
         resume(kind);
 }
 

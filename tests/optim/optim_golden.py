@@ -1,4 +1,5 @@
-"""Prints the table of tests/optim/optim_algorithms.c: parameters after five steps of PyTorch's optimizers, in double.
+"""Prints the table of tests/optim/optim_algorithms.c: parameters after five steps of PyTorch's optimizers, in double
+(twelve in the last case of RAdam).
 
 PyTorch has no LAMB: that is written out here as apex's FusedLAMB computes it (csrc/multi_tensor_lamb.cu, in its mode 1,
 with averaged gradients and corrected bias), and needs no PyTorch."""
@@ -28,6 +29,32 @@ def lamb(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, always=False, mo
     return p
 
 
+def radam(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, decay=0.0, steps=5):
+    """As torch/optim/radam.py computes it."""
+    p, m, v = list(START), [0.0] * len(START), [0.0] * len(START)
+    for step in range(1, steps + 1):
+        g = [x + decay * y for x, y in zip(gradient(step - 1), p)]
+        m = [beta1 * a + (1 - beta1) * x for a, x in zip(m, g)]
+        v = [beta2 * a + (1 - beta2) * x * x for a, x in zip(v, g)]
+        bias1, bias2 = 1 - beta1 ** step, 1 - beta2 ** step
+        most = 2 / (1 - beta2) - 1
+        rho = most - 2 * step * beta2 ** step / bias2
+        rect = math.sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho)) if rho > 5 else 0
+        scale = [math.sqrt(bias2) / (math.sqrt(b) + eps) * rect if rect else 1.0 for b in v]
+        p = [x - lr * a / bias1 * s for x, a, s in zip(p, m, scale)]
+    return p
+
+
+def adagrad(lr=0.01, eps=1e-10, decay=0.0):
+    """As torch/optim/adagrad.py computes it."""
+    p, v = list(START), [0.0] * len(START)
+    for step in range(5):
+        g = [x + decay * y for x, y in zip(gradient(step), p)]
+        v = [a + x * x for a, x in zip(v, g)]
+        p = [x - lr * y / (math.sqrt(a) + eps) for x, y, a in zip(p, g, v)]
+    return p
+
+
 LAMB = [
     ("lamb", dict()),
     ("lamb decay", dict(lr=0.02, beta1=0.5, beta2=0.9, eps=1e-3, decay=0.2)),
@@ -43,6 +70,11 @@ def row(name, values):
 
 for name, options in LAMB:
     row(name, lamb(**options))
+
+for name, values in [("radam", radam()), ("radam decay", radam(lr=0.05, beta2=0.9, decay=0.2)),
+                     ("radam of 12", radam(lr=0.02, beta1=0.5, beta2=0.9, eps=1e-3, decay=0.05, steps=12)),
+                     ("adagrad", adagrad()), ("adagrad decay", adagrad(lr=0.1, eps=1e-3, decay=0.05))]:
+    row(name, values)
 
 import torch  # noqa: E402
 

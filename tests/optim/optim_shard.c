@@ -8,7 +8,7 @@
 
 enum {
     STEPS = 4,
-    KINDS = 6,
+    KINDS = 8,
     LINE = 64,
     LAMB = 5 /* adds squares in another order, which a bias before a normalisation shows */
 };
@@ -31,6 +31,10 @@ static wf_optim *optim_new(wf_layer *net, int kind)
         return wf_adamw(net, (wf_adam_opts){.lr = 0.01});
     case LAMB:
         return wf_lamb(net, (wf_lamb_opts){.lr = 0.01});
+    case 6:
+        return wf_radam(net, (wf_adam_opts){.lr = 0.01});
+    case 7:
+        return wf_adagrad(net, (wf_adagrad_opts){.lr = 0.01});
     default:
         return wf_rmsprop(net, (wf_rmsprop_opts){.lr = 0.01});
     }
