@@ -84,6 +84,10 @@ typedef enum wf_loss_kind {
     WF_LOSS_BCE_LOGITS = 0, /* max(x,0) - x t + log(1 + exp(-|x|)) */
     WF_LOSS_MSE,            /* (x - t)^2 */
     WF_LOSS_L1,             /* |x - t|, derivative 0 at 0 */
+    WF_LOSS_HUBER,          /* d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2), with d = x - t */
+    WF_LOSS_KL,             /* t (log t - x), and 0 where t is 0 */
+    WF_LOSS_FOCAL,          /* BCE_LOGITS w m^gamma; m = p (1 - t) + (1 - p) t, p = sigmoid(x); w = alpha t +
+                               (1 - alpha) (1 - t), or 1 where alpha is negative */
 } wf_loss_kind;
 
 typedef enum wf_optim_kind {
@@ -91,13 +95,13 @@ typedef enum wf_optim_kind {
     WF_OPTIM_ADAM,    /* g += decay p; m, v; p -= lr (m / bias1) / (sqrt(v / bias2) + eps) */
     WF_OPTIM_ADAMW,   /* as ADAM, with p -= lr decay p instead of g += decay p */
     WF_OPTIM_RMSPROP, /* g += decay p; v = alpha v + (1 - alpha) g g; p -= lr g / (sqrt(v) + eps) */
+    WF_OPTIM_RADAM,   /* g += decay p; m, v; p -= lr (m / bias1) r sqrt(bias2) / (sqrt(v) + eps), with r of
+                         wf_radam_factor; p -= lr (m / bias1) where r is 0 */
+    WF_OPTIM_ADAGRAD, /* g += decay p; v += g g; p -= lr g / (sqrt(v) + eps) */
     WF_OPTIM_TRUST,   /* p -= lr r g; r = sqrt(squares[0] / squares[1]), 1 where one of them is 0. g is a direction:
                          grad_scale, clip_value and decay do not act on it */
 } wf_optim_kind;
 
-    WF_OPTIM_RADAM,   /* g += decay p; m, v; p -= lr (m / bias1) r sqrt(bias2) / (sqrt(v) + eps), with r of
-                         wf_radam_factor; p -= lr (m / bias1) where r is 0 */
-    WF_OPTIM_ADAGRAD, /* g += decay p; v += g g; p -= lr g / (sqrt(v) + eps) */
 /* A number of elements: `value`, or the number in device memory if only the device knows it. */
 typedef struct wf_count {
     double value;
@@ -220,6 +224,8 @@ typedef struct wf_loss_args {
     const wf_array *x;
     const wf_array *target; /* NULL: `value` everywhere */
     double value, scale;
+    double delta;                 /* HUBER: above 0 */
+    double gamma, alpha;          /* FOCAL: gamma is 0 or more */
     const wf_array *loss, *dloss; /* scalars; dloss is in device memory */
     const wf_array *dx;
 } wf_loss_args;
@@ -566,15 +572,15 @@ const wf_kernels *wf_kernels_cuda(void);
 /* Returns true if the machine has a GPU and a driver, even if the GPU cannot be used. */
 bool wf_cuda_found(void);
 
+/* The factor r by which RADAM scales the step of Adam (Liu et al. 2020), or 0 where the variance of that step is not
+ * bounded yet: of the update t for which bias2 is 1 - beta2^t. */
+double wf_radam_factor(double beta2, double bias2);
+
 /* Which inputs output o of the whole reads along dimension d: (1 - weight) x[at[0]] + weight x[at[1]]. */
 typedef struct wf_resample_tap {
     int64_t at[2];
     double weight;
 } wf_resample_tap;
 wf_resample_tap wf_resample_taps(const wf_resample_geom *geom, int d, int64_t o);
-/* The factor r by which RADAM scales the step of Adam (Liu et al. 2020), or 0 where the variance of that step is not
- * bounded yet: of the update t for which bias2 is 1 - beta2^t. */
-double wf_radam_factor(double beta2, double bias2);
-
 
 #endif

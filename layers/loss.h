@@ -30,9 +30,27 @@ wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts);
 wf_var *wf_bce_logits(wf_var *x, double target);
 wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target);
 
-/* Mean of (a - b)^2 and of |a - b|; gradients go to both. Equal shapes, types and layouts. */
+/* Mean of (a - b)^2 and of |a - b|; gradients go to both. Equal shapes, types and layouts, here and in the next two. */
 wf_var *wf_mse(wf_var *a, wf_var *b);
 wf_var *wf_l1(wf_var *a, wf_var *b);
+
+/* Huber's loss: d^2 / 2 where |d| = |a - b| is at most delta, else delta (|d| - delta / 2). Smooth L1 is that over beta
+ * (0: wf_l1). */
+wf_var *wf_huber(wf_var *a, wf_var *b, double delta);
+wf_var *wf_smooth_l1(wf_var *a, wf_var *b, double beta);
+
+/* The Kullback-Leibler divergence sum_c p (log p - logq) of probabilities p [N,C,...] and log-probabilities of this
+ * shape: a mean over rows. No gradient goes to p. */
+wf_var *wf_kl_div(wf_var *logq, const wf_tensor *p);
+
+typedef struct wf_focal_opts {
+    double gamma;    /* default 2; WF_ZERO for 0, which is binary cross entropy */
+    double alpha;    /* weight of the target 1, that of 0 is 1 - alpha; default 0.25; WF_ZERO for 0 */
+    bool unweighted; /* both weigh 1 */
+} wf_focal_opts;
+/* Focal loss of logits (Lin et al. 2017) with a target for each, in [0, 1]: binary cross entropy times m^gamma and the
+ * weight, where m is how far the probability is from the target's class. */
+wf_var *wf_focal_logits(wf_var *x, const wf_tensor *target, wf_focal_opts opts);
 
 /* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. */
 int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels);

@@ -8,14 +8,54 @@ WF_CPU_INLINE float bce(float x, float t)
     return (x < 0.0F ? 0.0F : x) - x * t + vm_log1p_unit(vm_exp(-vm_abs(x)));
 }
 
-WF_CPU_INLINE float square(float x, float t)
+/* What some kinds are told. */
+typedef struct loss_shape {
+    float delta, gamma, alpha;
+} loss_shape;
+
+static loss_shape shape_of(const wf_loss_args *args)
 {
-    return (x - t) * (x - t);
+    return (loss_shape){(float)args->delta, (float)args->gamma, (float)args->alpha};
 }
 
-WF_CPU_INLINE float distance(float x, float t)
+WF_CPU_INLINE float huber(float x, float t, float delta)
 {
-    return vm_abs(x - t);
+    const float d = vm_abs(x - t), near = d * d * 0.5F, far = delta * (d - delta * 0.5F);
+    return d <= delta ? near : far;
+}
+
+WF_CPU_INLINE float divergence(float x, float t)
+{
+    return t == 0.0F ? 0.0F : t * (vm_log(t) - x);
+}
+
+WF_CPU_INLINE float focal_weight(float t, float alpha)
+{
+    return alpha < 0.0F ? 1.0F : alpha * t + (1.0F - alpha) * (1.0F - t);
+}
+
+WF_CPU_INLINE float focal_miss(float x, float t)
+{
+    return (1.0F - t) * vm_sigmoid(x) + t * vm_sigmoid(-x);
+}
+
+/* m^gamma for m of 0 or more. */
+WF_CPU_INLINE float focal_power(float m, float gamma)
+{
+    const float power = vm_exp(gamma * vm_log(m));
+    return gamma == 0.0F ? 1.0F : m == 0.0F ? 0.0F : power;
+}
+
+WF_CPU_INLINE float focal(float x, float t, const loss_shape *s)
+{
+    return focal_weight(t, s->alpha) * focal_power(focal_miss(x, t), s->gamma) * bce(x, t);
+}
+
+WF_CPU_INLINE float focal_slope(float x, float t, const loss_shape *s)
+{
+    const float p = vm_sigmoid(x), q = vm_sigmoid(-x), m = focal_miss(x, t), power = focal_power(m, s->gamma);
+    const float rise = s->gamma * power / m * (1.0F - 2.0F * t) * p * q, off = t < 0.5F ? p - t : 1.0F - t - q;
+    return focal_weight(t, s->alpha) * (off * power + bce(x, t) * (m > 0.0F ? rise : 0.0F));
 }
 
 /* Parts of fixed bounds, so that the number of threads does not show. */
@@ -23,23 +63,36 @@ enum { PART = 4096 };
 
 #define PART_SUM(value)                                                                                                \
     do {                                                                                                               \
-        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum +=                                  \
-            (double)value(x[i], each ? t[i] : *t);                                                                     \
+        _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++)                                         \
+        {                                                                                                              \
+            const float v = x[i], u = each ? t[i] : *t;                                                                \
+            sum += (double)(value);                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 /* each: every element has a target; else *t is that of all. Inlined with a constant. */
-WF_CPU_INLINE double part_sum(wf_loss_kind kind, bool each, int64_t n, const float *x, const float *t)
+WF_CPU_INLINE double part_sum(wf_loss_kind kind, const loss_shape *s, bool each, int64_t n, const float *x,
+                              const float *t)
 {
     double sum = 0;
     switch (kind) {
     case WF_LOSS_BCE_LOGITS:
-        PART_SUM(bce);
+        PART_SUM(bce(v, u));
         break;
     case WF_LOSS_MSE:
-        PART_SUM(square);
+        PART_SUM((v - u) * (v - u));
         break;
     case WF_LOSS_L1:
-        PART_SUM(distance);
+        PART_SUM(vm_abs(v - u));
+        break;
+    case WF_LOSS_HUBER:
+        PART_SUM(huber(v, u, s->delta));
+        break;
+    case WF_LOSS_KL:
+        PART_SUM(divergence(v, u));
+        break;
+    case WF_LOSS_FOCAL:
+        PART_SUM(focal(v, u, s));
         break;
     }
     return sum;
@@ -53,6 +106,7 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const int64_t n = wf_array_count(x), parts = (n + PART - 1) / PART;
     const float constant = (float)args->value, *const in = x->data, *const t = wf_cpu_data(target);
     const size_t bytes = (size_t)parts * sizeof(double);
+    const loss_shape shape = shape_of(args);
     void *work = NULL;
     double total = 0;
     WF_TRY(wf_pool_take(ctx, bytes, &work));
@@ -62,8 +116,8 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * n)) schedule(static)
     for (int64_t p = 0; p < parts; p++) {
         const int64_t at = p * PART, size = wf_cpu_min(PART, n - at);
-        part[p] = t ? part_sum(args->kind, true, size, in + at, t + at)
-                    : part_sum(args->kind, false, size, in + at, &constant);
+        part[p] = t ? part_sum(args->kind, &shape, true, size, in + at, t + at)
+                    : part_sum(args->kind, &shape, false, size, in + at, &constant);
     }
     for (int64_t p = 0; p < parts; p++)
         total += part[p];
@@ -77,12 +131,13 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                            \
         {                                                                                                              \
             const float v = x[i], u = each ? t[i] : *t;                                                                \
+            (void)v;                                                                                                   \
             dx[i] = up * (derivative);                                                                                 \
         }                                                                                                              \
     } while (0)
 
-WF_CPU_INLINE void backward(wf_loss_kind kind, bool each, int64_t n, float up, const float *x, const float *t,
-                            float *dx)
+WF_CPU_INLINE void slopes(wf_loss_kind kind, const loss_shape *s, bool each, int64_t n, float up, const float *x,
+                          const float *t, float *dx)
 {
     switch (kind) {
     case WF_LOSS_BCE_LOGITS:
@@ -93,6 +148,15 @@ WF_CPU_INLINE void backward(wf_loss_kind kind, bool each, int64_t n, float up, c
         break;
     case WF_LOSS_L1:
         EACH(v > u ? 1.0F : v < u ? -1.0F : v - u);
+        break;
+    case WF_LOSS_HUBER:
+        EACH(v - u > s->delta ? s->delta : v - u < -s->delta ? -s->delta : v - u);
+        break;
+    case WF_LOSS_KL:
+        EACH(-u);
+        break;
+    case WF_LOSS_FOCAL:
+        EACH(focal_slope(v, u, s));
         break;
     }
 }
@@ -106,13 +170,14 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     const float constant = (float)args->value, up = (float)(*(const float *)args->dloss->data * args->scale);
     const float *const in = x->data, *const t = wf_cpu_data(target);
     float *const out = args->dx->data;
+    const loss_shape shape = shape_of(args);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
     for (int64_t at = 0; at < n; at += PART) {
         const int64_t size = wf_cpu_min(PART, n - at);
         if (t)
-            backward(args->kind, true, size, up, in + at, t + at, out + at);
+            slopes(args->kind, &shape, true, size, up, in + at, t + at, out + at);
         else
-            backward(args->kind, false, size, up, in + at, &constant, out + at);
+            slopes(args->kind, &shape, false, size, up, in + at, &constant, out + at);
     }
     return WF_OK;
 }

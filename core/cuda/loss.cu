@@ -44,32 +44,74 @@ wf_status wf_cuda_sum_squares(wf_ctx *ctx, const wf_array *x, const wf_array *ou
     });
 }
 
-template <class W> __device__ inline W loss_value(wf_loss_kind kind, W x, W t)
-{
-    if (kind == WF_LOSS_BCE_LOGITS)
-        return (x < 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
-    return kind == WF_LOSS_MSE ? (x - t) * (x - t) : fabs(x - t);
-}
+/* A loss of one element: see core/ref/loss.c. */
+template <class W> struct element_loss {
+    wf_loss_kind kind;
+    W delta, gamma, alpha;
 
-template <class W> __device__ inline W loss_derivative(wf_loss_kind kind, W x, W t)
+    __device__ static W bce(W x, W t)
+    {
+        return (x < 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
+    }
+    __device__ W weight(W t) const
+    {
+        return alpha < 0 ? 1 : alpha * t + (1 - alpha) * (1 - t);
+    }
+    __device__ static W miss(W x, W t)
+    {
+        return (1 - t) / (1 + exp(-x)) + t / (1 + exp(x));
+    }
+    __device__ W value(W x, W t) const
+    {
+        const W d = fabs(x - t);
+        if (kind == WF_LOSS_BCE_LOGITS)
+            return bce(x, t);
+        if (kind == WF_LOSS_HUBER)
+            return d <= delta ? d * d / 2 : delta * (d - delta / 2);
+        if (kind == WF_LOSS_KL)
+            return t == 0 ? 0 : t * (log(t) - x);
+        if (kind == WF_LOSS_FOCAL)
+            return weight(t) * pow(miss(x, t), gamma) * bce(x, t);
+        return kind == WF_LOSS_MSE ? d * d : d;
+    }
+    __device__ W focal_slope(W x, W t) const
+    {
+        const W p = 1 / (1 + exp(-x)), q = 1 / (1 + exp(x)), m = miss(x, t), power = pow(m, gamma);
+        const W rise = m > 0 ? gamma * power / m * (1 - 2 * t) * p * q : 0;
+        return weight(t) * ((t < (W)0.5 ? p - t : 1 - t - q) * power + bce(x, t) * rise);
+    }
+    __device__ W slope(W x, W t) const
+    {
+        const W d = x - t;
+        if (kind == WF_LOSS_BCE_LOGITS)
+            return 1 / (1 + exp(-x)) - t;
+        if (kind == WF_LOSS_MSE)
+            return 2 * d;
+        if (kind == WF_LOSS_HUBER)
+            return d > delta ? delta : d < -delta ? -delta : d;
+        if (kind == WF_LOSS_KL)
+            return -t;
+        if (kind == WF_LOSS_FOCAL)
+            return focal_slope(x, t);
+        return x > t ? 1 : x < t ? -1 : d;
+    }
+};
+
+template <class W> element_loss<W> element_of(const wf_loss_args *args)
 {
-    if (kind == WF_LOSS_BCE_LOGITS)
-        return 1 / (1 + exp(-x)) - t;
-    if (kind == WF_LOSS_MSE)
-        return 2 * (x - t);
-    return x > t ? 1 : x < t ? -1 : x - t;
+    return element_loss<W>{args->kind, (W)args->delta, (W)args->gamma, (W)args->alpha};
 }
 
 /* v: x, and the target where there is one. */
 template <class W> struct loss_term {
-    wf_loss_kind kind;
+    element_loss<W> element;
     bool target;
     W value;
     double scale;
     any_output loss;
     __device__ double operator()(const W *v) const
     {
-        return loss_value(kind, v[0], target ? v[1] : value);
+        return element.value(v[0], target ? v[1] : value);
     }
     __device__ void finish(double sum) const
     {
@@ -82,7 +124,7 @@ wf_status wf_cuda_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const wf_array *const x = args->x, *const target = args->target;
     return of_float(x->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const loss_term<wide<T>> f = {args->kind, target != nullptr, (wide<T>)args->value, args->scale,
+        const loss_term<wide<T>> f = {element_of<wide<T>>(args), target != nullptr, (wide<T>)args->value, args->scale,
                                       output_of(args->loss)};
         return target ? reduce<T, 2>(ctx, {x, target}, f) : reduce<T, 1>(ctx, {x}, f);
     });
@@ -92,7 +134,7 @@ template <class W> struct loss_backward_map {
     struct state {
         W factor;
     };
-    wf_loss_kind kind;
+    element_loss<W> element;
     bool target;
     W value;
     double scale;
@@ -103,7 +145,7 @@ template <class W> struct loss_backward_map {
     }
     __device__ W operator()(state *s, int64_t, const W *v) const
     {
-        return s->factor * loss_derivative(kind, v[0], target ? v[1] : value);
+        return s->factor * element.slope(v[0], target ? v[1] : value);
     }
 };
 
@@ -112,8 +154,8 @@ wf_status wf_cuda_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     const wf_array *const target = args->target, *const dx = args->dx;
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const loss_backward_map<wide<T>> f = {args->kind, target != nullptr, (wide<T>)args->value, args->scale,
-                                              any_of(args->dloss)};
+        const loss_backward_map<wide<T>> f = {element_of<wide<T>>(args), target != nullptr, (wide<T>)args->value,
+                                              args->scale, any_of(args->dloss)};
         return target ? map<T, 2>(ctx, {args->x, target}, dx, f) : map<T, 1>(ctx, {args->x}, dx, f);
     });
 }

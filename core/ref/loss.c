@@ -64,12 +64,43 @@ wf_status wf_ref_softmax_backward(wf_ctx *ctx, bool logarithm, const wf_array *y
     return wf_ref_end(&frame);
 }
 
-static double loss_value(wf_loss_kind kind, double x, double t)
+/* -t log s(x) - (1 - t) log(1 - s(x)) in a form that neither overflows nor loses digits for large |x|. */
+static double bce_value(double x, double t)
 {
-    switch (kind) {
+    return (x < 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
+}
+
+/* Lin et al. 2017 for targets between 0 and 1 too: the weight of a target, and how far the probability is off. */
+static double focal_weight(const wf_loss_args *a, double t)
+{
+    return a->alpha < 0 ? 1 : a->alpha * t + (1 - a->alpha) * (1 - t);
+}
+
+static double focal_miss(double x, double t)
+{
+    return (1 - t) / (1 + exp(-x)) + t / (1 + exp(x));
+}
+
+/* (bce m^gamma)' = (p - t) m^gamma + bce gamma m^(gamma - 1) m', with m' = (1 - 2 t) p (1 - p). */
+static double focal_derivative(const wf_loss_args *a, double x, double t)
+{
+    const double p = 1 / (1 + exp(-x)), q = 1 / (1 + exp(x)), m = focal_miss(x, t);
+    const double power = pow(m, a->gamma), rise = m > 0 ? a->gamma * power / m * (1 - 2 * t) * p * q : 0;
+    return focal_weight(a, t) * ((t < 0.5 ? p - t : 1 - t - q) * power + bce_value(x, t) * rise);
+}
+
+static double loss_value(const wf_loss_args *a, double x, double t)
+{
+    const double d = fabs(x - t);
+    switch (a->kind) {
     case WF_LOSS_BCE_LOGITS:
-        /* -t log s(x) - (1 - t) log(1 - s(x)) in a form that neither overflows nor loses digits for large |x|. */
-        return (x < 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
+        return bce_value(x, t);
+    case WF_LOSS_HUBER:
+        return d <= a->delta ? d * d / 2 : a->delta * (d - a->delta / 2);
+    case WF_LOSS_KL:
+        return t == 0 ? 0 : t * (log(t) - x);
+    case WF_LOSS_FOCAL:
+        return focal_weight(a, t) * pow(focal_miss(x, t), a->gamma) * bce_value(x, t);
     case WF_LOSS_MSE:
         return (x - t) * (x - t);
     case WF_LOSS_L1:
@@ -78,9 +109,16 @@ static double loss_value(wf_loss_kind kind, double x, double t)
     return NAN;
 }
 
-static double loss_derivative(wf_loss_kind kind, double x, double t)
+static double loss_derivative(const wf_loss_args *a, double x, double t)
 {
-    switch (kind) {
+    const double d = x - t;
+    switch (a->kind) {
+    case WF_LOSS_HUBER:
+        return d > a->delta ? a->delta : d < -a->delta ? -a->delta : d;
+    case WF_LOSS_KL:
+        return -t;
+    case WF_LOSS_FOCAL:
+        return focal_derivative(a, x, t);
     case WF_LOSS_BCE_LOGITS:
         return 1 / (1 + exp(-x)) - t;
     case WF_LOSS_MSE:
@@ -101,7 +139,7 @@ wf_status wf_ref_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     if (frame.status == WF_OK) {
         double sum = 0;
         for (int64_t i = 0; i < n; i++)
-            sum += loss_value(args->kind, xv[i], tv ? tv[i] : args->value);
+            sum += loss_value(args, xv[i], tv ? tv[i] : args->value);
         *out = args->scale * sum;
     }
     return wf_ref_end(&frame);
@@ -111,14 +149,13 @@ wf_status wf_ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
 {
     wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(args->x);
-    const wf_loss_kind kind = args->kind;
     const double value = args->value, scale = args->scale;
     const double *const xv = wf_ref_in(&frame, args->x), *const tv = wf_ref_in(&frame, args->target),
                         *const up = wf_ref_in(&frame, args->dloss);
     double *const dxv = wf_ref_out(&frame, args->dx, false);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++)
-            dxv[i] = *up * scale * loss_derivative(kind, xv[i], tv ? tv[i] : value);
+            dxv[i] = *up * scale * loss_derivative(args, xv[i], tv ? tv[i] : value);
     return wf_ref_end(&frame);
 }
 

@@ -5,9 +5,12 @@
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 
+#include <math.h>
+
 typedef struct loss_state {
     wf_loss_kind kind;
-    double value, scale;
+    double value, scale; /* scale: of the mean, and in `loss` at first a factor of it */
+    double delta, gamma, alpha;
 } loss_state;
 
 /* d loss / d x into a tensor like x; x and t have one order. */
@@ -22,6 +25,9 @@ static wf_status give_loss(wf_node *node, int i, const wf_tensor *x, const wf_te
                                .x = &at,
                                .target = t ? &target : NULL,
                                .value = state->value,
+                               .delta = state->delta,
+                               .gamma = state->gamma,
+                               .alpha = state->alpha,
                                .dloss = &dloss,
                                .scale = state->scale,
                                .dx = &to};
@@ -48,6 +54,9 @@ static const wf_op loss_ops[] = {
     [WF_LOSS_BCE_LOGITS] = {.name = "bce_logits", .backward = loss_backward},
     [WF_LOSS_MSE] = {.name = "mse", .backward = loss_backward},
     [WF_LOSS_L1] = {.name = "l1", .backward = loss_backward},
+    [WF_LOSS_HUBER] = {.name = "huber", .backward = loss_backward},
+    [WF_LOSS_KL] = {.name = "kl_div", .backward = loss_backward},
+    [WF_LOSS_FOCAL] = {.name = "focal_logits", .backward = loss_backward},
 };
 
 static wf_status loss_run(const loss_state *state, const wf_tensor *x, const wf_tensor *t, const wf_tensor *loss)
@@ -60,16 +69,20 @@ static wf_status loss_run(const loss_state *state, const wf_tensor *x, const wf_
                                .target = t ? &target : NULL,
                                .value = state->value,
                                .scale = state->scale,
+                               .delta = state->delta,
+                               .gamma = state->gamma,
+                               .alpha = state->alpha,
                                .loss = &to};
     WF_TRY(x->ctx->k->loss_forward(x->ctx, &args));
     return WF_OK;
 }
 
-/* `target` NULL: `value` everywhere. b is the target's variable where gradients go to it. */
-static wf_var *loss(wf_loss_kind kind, wf_var *a, wf_var *b, const wf_tensor *target, double value)
+/* `target` NULL: `value` everywhere. b is the target's variable where gradients go to it. The mean is over all
+ * elements, or without dimension 1 for divergences, which are sums over classes. */
+static wf_var *loss(loss_state state, wf_var *a, wf_var *b, const wf_tensor *target)
 {
-    const wf_reduction reduction = wf_reduction_mean(a, -1);
-    const loss_state state = {kind, value, reduction.scale};
+    const wf_reduction reduction = wf_reduction_mean(a, state.kind == WF_LOSS_KL ? 1 : -1);
+    state.scale *= reduction.scale;
     wf_tensor *x = wf_function_value(a), *y = wf_reduction_scalar(a);
     /* x and t in one order, so that the kernel needs no strides; a target of another type is converted here. */
     wf_tensor *t = wf_tensor_dense(target, a->value->dtype, a->value->order);
@@ -77,7 +90,7 @@ static wf_var *loss(wf_loss_kind kind, wf_var *a, wf_var *b, const wf_tensor *ta
     if (status == WF_OK)
         status = loss_run(&state, x, t, y);
     wf_var *out = wf_function_finish(status, a->tape,
-                                     &(wf_node_spec){.op = &loss_ops[kind],
+                                     &(wf_node_spec){.op = &loss_ops[state.kind],
                                                      .n_in = b ? 2 : 1,
                                                      .in = (wf_var *const[]){a, b},
                                                      .n_saved = 2,
@@ -96,27 +109,51 @@ wf_var *wf_bce_logits(wf_var *x, double target)
     if (!x)
         return NULL;
     WF_TRY_NULL(wf_function_check("bce_logits", x, WF_ANY_FUNCTION));
-    return loss(WF_LOSS_BCE_LOGITS, x, NULL, NULL, target);
+    return loss((loss_state){.kind = WF_LOSS_BCE_LOGITS, .value = target, .scale = 1}, x, NULL, NULL);
 }
 
-wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
+static wf_var *loss_to(const char *what, loss_state state, wf_var *x, const wf_tensor *target)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     x = wf_widened(x);
     if (!x || !target)
         return NULL;
-    WF_TRY_NULL(wf_function_check("bce_logits_with", x, WF_ANY_FUNCTION));
+    WF_TRY_NULL(wf_function_check(what, x, WF_ANY_FUNCTION));
     WF_CHECK_NULL(wf_shape_equal(x->value->shape, target->shape), WF_ERR_SHAPE,
-                  "bce_logits_with takes a target of the input's shape %s, not %s",
-                  wf_shape_text(x->value->shape, left), wf_shape_text(target->shape, right));
+                  "%s takes a target of the input's shape %s, not %s", what, wf_shape_text(x->value->shape, left),
+                  wf_shape_text(target->shape, right));
     WF_CHECK_NULL(!target->layout.known || wf_layout_equal(&x->value->layout, &target->layout), WF_ERR_SHAPE,
-                  "bce_logits_with takes a target of the input's layout (%s), not (%s)",
+                  "%s takes a target of the input's layout (%s), not (%s)", what,
                   wf_layout_text(&x->value->layout, left), wf_layout_text(&target->layout, right));
-    return loss(WF_LOSS_BCE_LOGITS, x, NULL, target, 0.0);
+    WF_CHECK_NULL(state.kind != WF_LOSS_KL || x->value->shape.rank >= 2, WF_ERR_SHAPE,
+                  "%s takes log-probabilities [N,C,...], not %s", what, wf_shape_text(x->value->shape, left));
+    return loss(state, x, NULL, target);
 }
 
-static wf_var *loss_between(wf_loss_kind kind, wf_var *a, wf_var *b)
+wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
 {
+    return loss_to("bce_logits_with", (loss_state){.kind = WF_LOSS_BCE_LOGITS, .scale = 1}, x, target);
+}
+
+wf_var *wf_kl_div(wf_var *logq, const wf_tensor *p)
+{
+    return loss_to("kl_div", (loss_state){.kind = WF_LOSS_KL, .scale = 1}, logq, p);
+}
+
+wf_var *wf_focal_logits(wf_var *x, const wf_tensor *target, wf_focal_opts opts)
+{
+    const double gamma = wf_opt(opts.gamma, 2), alpha = opts.unweighted ? -1 : wf_opt(opts.alpha, 0.25);
+    WF_CHECK_NULL(gamma >= 0 && gamma < INFINITY, WF_ERR_ARGUMENT,
+                  "focal_logits: gamma is %g, should be 0 (WF_ZERO) or more", gamma);
+    WF_CHECK_NULL(opts.unweighted || (alpha >= 0 && alpha <= 1), WF_ERR_ARGUMENT,
+                  "focal_logits: alpha is %g, should be in [0, 1]", alpha);
+    const loss_state state = {.kind = WF_LOSS_FOCAL, .scale = 1, .gamma = gamma, .alpha = alpha};
+    return loss_to("focal_logits", state, x, target);
+}
+
+static wf_var *loss_between(loss_state state, wf_var *a, wf_var *b)
+{
+    const wf_loss_kind kind = state.kind;
     /* Losses are summed in f32 at least, whatever type the network computes in. */
     a = wf_widened(a);
     b = wf_widened(b);
@@ -124,17 +161,32 @@ static wf_var *loss_between(wf_loss_kind kind, wf_var *a, wf_var *b)
         return NULL;
     WF_TRY_NULL(wf_function_check_pair(loss_ops[kind].name, a, b, WF_ANY_FUNCTION));
     WF_TRY_NULL(wf_function_check_layouts(loss_ops[kind].name, a, b));
-    return loss(kind, a, b, b->value, 0.0);
+    return loss(state, a, b, b->value);
 }
 
 wf_var *wf_mse(wf_var *a, wf_var *b)
 {
-    return loss_between(WF_LOSS_MSE, a, b);
+    return loss_between((loss_state){.kind = WF_LOSS_MSE, .scale = 1}, a, b);
 }
 
 wf_var *wf_l1(wf_var *a, wf_var *b)
 {
-    return loss_between(WF_LOSS_L1, a, b);
+    return loss_between((loss_state){.kind = WF_LOSS_L1, .scale = 1}, a, b);
+}
+
+wf_var *wf_huber(wf_var *a, wf_var *b, double delta)
+{
+    WF_CHECK_NULL(delta > 0 && delta < INFINITY, WF_ERR_ARGUMENT, "huber: delta is %g, should be above 0", delta);
+    return loss_between((loss_state){.kind = WF_LOSS_HUBER, .scale = 1, .delta = delta}, a, b);
+}
+
+/* Huber's loss over beta. */
+wf_var *wf_smooth_l1(wf_var *a, wf_var *b, double beta)
+{
+    WF_CHECK_NULL(beta >= 0 && beta < INFINITY, WF_ERR_ARGUMENT, "smooth_l1: beta is %g, should be 0 or more", beta);
+    if (beta == 0)
+        return wf_l1(a, b);
+    return loss_between((loss_state){.kind = WF_LOSS_HUBER, .scale = 1 / beta, .delta = beta}, a, b);
 }
 
 /* One label for each row of scores, of the same samples. */

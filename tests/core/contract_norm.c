@@ -191,15 +191,21 @@ static void loss_body(run *r)
     const wf_array loss = run_out(r, wf_shape_scalar(), WF_ROW_MAJOR, false), dx = run_out(r, t->shape, order, false);
     const wf_array up = run_in(r, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
     const wf_array *const given = t->target ? &target : NULL;
-    run_call(r,
-             r->k->loss_forward(
-                 r->ctx, &(wf_loss_args){
-                             .kind = t->kind, .x = &x, .target = given, .value = 0.25, .scale = scale, .loss = &loss}));
-    run_call(r,
-             r->k->loss_backward(
-                 r->ctx,
-                 &(wf_loss_args){
-                     .kind = t->kind, .x = &x, .target = given, .value = 0.25, .dloss = &up, .scale = 0.5, .dx = &dx}));
+    const wf_loss_args args = {.kind = t->kind,
+                               .x = &x,
+                               .target = given,
+                               .value = 0.25,
+                               .delta = 0.75,
+                               .gamma = t->target ? 2 : 0.5,
+                               .alpha = t->target ? 0.25 : -1};
+    wf_loss_args forward = args, backward = args;
+    forward.scale = scale;
+    forward.loss = &loss;
+    backward.dloss = &up;
+    backward.scale = 0.5;
+    backward.dx = &dx;
+    run_call(r, r->k->loss_forward(r->ctx, &forward));
+    run_call(r, r->k->loss_backward(r->ctx, &backward));
     run_result(r, &loss, 2);
     run_result(r, &dx, 2);
 }
@@ -209,9 +215,9 @@ static void loss(void)
     int count;
     const wf_shape *const list = shapes(&count);
     for (int i = 0; i < count; i++)
-        for (int v = 0; v < 12; v++) {
+        for (int v = 0; v < 24; v++) {
             const row_case t = {
-                .shape = list[i], .kind = (wf_loss_kind)(v % 3), .target = v >= 6, .spread = v / 3 % 2 ? 60 : 2};
+                .shape = list[i], .kind = (wf_loss_kind)(v % 6), .target = v >= 12, .spread = v / 6 % 2 ? 60 : 2};
             contract_check("loss", loss_body, &t, contract_seed());
         }
 }

@@ -206,7 +206,9 @@ static guard_value save_count(wf_count count)
 #define FIELDS_fold(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, c) F(P, y) F(I, accumulate)
 #define FIELDS_take(F)                                                                                                 \
     F(P, table) F(P, index) F(P, y) F(I, first) F(I, whole) F(I, ignored) F(I, accumulate)
-#define FIELDS_loss(F) F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(P, loss) F(P, dloss) F(P, dx)
+#define FIELDS_loss(F)                                                                                                 \
+    F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(D, delta) F(D, gamma) F(D, alpha)                       \
+    F(P, loss) F(P, dloss) F(P, dx)
 #define FIELDS_entropy(F)                                                                                              \
     F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx)
 /* clang-format on */

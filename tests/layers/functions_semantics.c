@@ -155,6 +155,23 @@ static void mixtures(void)
     end();
 }
 
+static void bad_losses(void)
+{
+    begin();
+    wf_var *row = counted(WF_SHAPE(3), 0, NULL), *x = counted(WF_SHAPE(3, 3), 0, NULL);
+    const wf_tensor *const target = wf_value(x);
+    expect_null("huber of 0", wf_huber(x, x, 0), WF_ERR_ARGUMENT, "delta is 0, should be above 0");
+    expect_null("smooth_l1 of -1", wf_smooth_l1(x, x, -1), WF_ERR_ARGUMENT, "beta is -1, should be 0 or more");
+    expect_null("kl_div of a row", wf_kl_div(row, wf_value(row)), WF_ERR_SHAPE, "log-probabilities [N,C,...], not [3]");
+    expect_null("focal_logits, gamma", wf_focal_logits(x, target, (wf_focal_opts){.gamma = -2}), WF_ERR_ARGUMENT,
+                "gamma is -2, should be 0");
+    expect_null("focal_logits, alpha", wf_focal_logits(x, target, (wf_focal_opts){.alpha = 1.5}), WF_ERR_ARGUMENT,
+                "alpha is 1.5, should be in [0, 1]");
+    expect_null("focal_logits, shape", wf_focal_logits(row, target, (wf_focal_opts){0}), WF_ERR_SHAPE,
+                "focal_logits takes a target of the input's shape [3], not [3,3]");
+    end();
+}
+
 static void layouts_follow(void)
 {
     begin();
@@ -406,6 +423,7 @@ int main(int argc, char **argv)
                                    {"global_labels", global_labels},
                                    {"local_means", local_means},
                                    {"mixtures", mixtures},
+                                   {"bad_losses", bad_losses},
                                    {"layouts_follow", layouts_follow},
                                    {"partitions", partitions},
                                    {"statistics", statistics},

@@ -1,4 +1,5 @@
 /* Functions and losses: values by hand, shapes, memory order, errors. */
+#include "core/opts.h"
 #include "core/tape_author.h"
 #include "layers/layers.h"
 #include "tests/test.h"
@@ -308,6 +309,37 @@ static void losses(void)
     end();
 }
 
+/* Numbers as PyTorch defines these losses: huber_loss, smooth_l1_loss, kl_div (batchmean), sigmoid_focal_loss. */
+static void robust_losses(void)
+{
+    begin();
+    wf_var *a = leaf(WF_SHAPE(2), (double[]){0, 2}), *b = leaf(WF_SHAPE(2), (double[]){3, 1});
+    expect_values("huber", wf_huber(a, b, 2), 1, (double[]){(2 * (3 - 1) + 0.5) / 2});
+    expect_values("smooth_l1", wf_smooth_l1(a, b, 2), 1, (double[]){(3 - 1 + 0.25) / 2});
+    expect_values("smooth_l1 of 0", wf_smooth_l1(a, b, 0), 1, (double[]){2});
+
+    wf_var *logq = leaf(WF_SHAPE(2, 2), (double[]){-log(2), -log(2), -log(4), log(3) - log(4)});
+    wf_tensor *p = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(2, 2), (float[]){1, 0, 0.5, 0.5});
+    expect_values("kl_div", wf_kl_div(logq, p), 1, (double[]){(log(2) + (log(2) + log(2. / 3)) / 2) / 2});
+    wf_var *image = leaf(WF_SHAPE(1, 2, 1, 2), (double[]){-log(2), -log(4), -log(2), log(3) - log(4)});
+    wf_tensor *q = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(1, 2, 1, 2), (float[]){1, 0.5, 0, 0.5});
+    expect_values("kl_div of pixels", wf_kl_div(image, q), 1, (double[]){(log(2) + (log(2) + log(2. / 3)) / 2) / 2});
+
+    wf_tensor *target = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(2), (uint8_t[]){1, 0});
+    const double miss = 1 / (1 + exp(-2)), bce = 2 + log1p(exp(-2));
+    expect_values("focal_logits", wf_focal_logits(a, target, (wf_focal_opts){0}), 1,
+                  (double[]){(0.25 * 0.25 * log(2) + 0.75 * miss * miss * bce) / 2});
+    expect_values("focal_logits of 0", wf_focal_logits(a, target, (wf_focal_opts){.gamma = WF_ZERO, .alpha = WF_ZERO}),
+                  1, (double[]){bce / 2});
+    expect_values("focal_logits unweighted",
+                  wf_focal_logits(a, target, (wf_focal_opts){.gamma = 1, .unweighted = true}), 1,
+                  (double[]){(0.5 * log(2) + miss * bce) / 2});
+    wf_tensor_free(p);
+    wf_tensor_free(q);
+    wf_tensor_free(target);
+    end();
+}
+
 /* Expects the error from the call, or from the first read of a number if the device runs asynchronously. */
 static void expect_bad_label(wf_var *loss)
 {
@@ -488,6 +520,7 @@ int main(int argc, char **argv)
                                    {"softmaxes", softmaxes},
                                    {"cross_entropy_of_parts", cross_entropy_of_parts},
                                    {"losses", losses},
+                                   {"robust_losses", robust_losses},
                                    {"ignored_labels", ignored_labels},
                                    {"label_errors", label_errors},
                                    {"concat_and_slice", concat_and_slice},

@@ -211,6 +211,54 @@ static wf_var *bce_target(wf_var *x)
     return y;
 }
 
+/* Targets of 0, 1 and between, of x's shape. */
+static wf_var *towards(wf_var *(*f)(wf_var *, const wf_tensor *), wf_var *x)
+{
+    float host[ELEMENTS];
+    wf_tensor *t = wf_tensor_new(ctx, WF_F32, wf_var_shape(x));
+    for (int i = 0; i < ELEMENTS; i++)
+        host[i] = (float)(i % 4) / 3;
+    WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
+    wf_var *y = f(x, t);
+    wf_tensor_free(t);
+    return y;
+}
+
+static wf_var *focal_default(wf_var *x, const wf_tensor *t)
+{
+    return wf_focal_logits(x, t, (wf_focal_opts){0});
+}
+
+static wf_var *focal_other(wf_var *x, const wf_tensor *t)
+{
+    return wf_focal_logits(x, t, (wf_focal_opts){.gamma = 0.5, .unweighted = true});
+}
+
+static wf_var *focal(wf_var *x)
+{
+    return towards(focal_default, x);
+}
+
+static wf_var *focal_of_half(wf_var *x)
+{
+    return towards(focal_other, x);
+}
+
+static wf_var *divergence(wf_var *x)
+{
+    return towards(wf_kl_div, x);
+}
+
+static wf_var *huber(wf_var *a, wf_var *b)
+{
+    return wf_huber(a, b, 0.8);
+}
+
+static wf_var *smooth(wf_var *a, wf_var *b)
+{
+    return wf_smooth_l1(a, b, 0.4);
+}
+
 static wf_var *labelled(wf_var *(*f)(wf_var *, const wf_tensor *), wf_var *x)
 {
     const wf_shape in = wf_var_shape(x);
@@ -281,6 +329,11 @@ static void losses(void)
     begin();
     check_binary("mse", wf_mse);
     check_binary("l1", wf_l1);
+    check_binary("huber", huber);
+    check_binary("smooth_l1", smooth);
+    check_unary("kl_div", divergence, 2, 5);
+    check_unary("focal_logits", focal, 0, 5);
+    check_unary("focal_logits of 0.5", focal_of_half, 0, 5);
     check_unary("bce_logits 1", bce_one, 0, 5);
     check_unary("bce_logits 0.3", bce_between, 0, 5);
     check_unary("bce_logits_with", bce_target, 0, 5);

@@ -54,6 +54,23 @@ static wf_var *l1(wf_var *x)
     return wf_l1(x, other);
 }
 
+static wf_var *huber(wf_var *x)
+{
+    wf_var *other = wf_scale(wf_tanh(x), 0.5);
+    return wf_huber(x, other, 0.3);
+}
+
+/* Towards x's own probabilities, so that a part has those of its elements. */
+static wf_var *divergence(wf_var *x)
+{
+    return wf_kl_div(x, wf_value(wf_sigmoid(x)));
+}
+
+static wf_var *focal(wf_var *x)
+{
+    return wf_focal_logits(x, wf_value(wf_sigmoid(wf_scale(x, 3))), (wf_focal_opts){0});
+}
+
 static wf_var *mean_of_squares(wf_var *x)
 {
     return wf_mean(wf_mul(x, x));
@@ -113,6 +130,9 @@ static const subject subjects[] = {
     {"bce_logits", bce, true},
     {"mse", mse, true},
     {"l1", l1, true},
+    {"huber", huber, true},
+    {"kl_div", divergence, true},
+    {"focal_logits", focal, true},
     {"mean", mean_of_squares, true},
     {"sum", sum_of_dropped, true},
     {"combined", combined, true},
