@@ -125,6 +125,16 @@ wf_var *wf_stack(int count, wf_var *const *x, int dim);
  * it is computed from the others. Sharded dimensions must stay as they are. Copies only if memory does not hold that
  * sequence; from rank 4 on, the output is channels-last if that needs no copy. */
 wf_var *wf_reshape(wf_var *x, wf_shape shape);
+/* An image [N,C,...] of rank 3 to 5 as tokens [N,T,C], T pixels row by row, and back: `pixels` are the spatial lengths
+ * of this rank's part, whose product is T. The result is row-major, or a channels-last image, in x's memory where x
+ * lies like that. A cut of the first spatial dimension is a cut of the tokens between rows; any other cut of pixels,
+ * and a cut of tokens within a row, is WF_ERR_SHAPE. */
+wf_var *wf_tokens(wf_var *x);
+wf_var *wf_image(wf_var *x, wf_shape pixels);
+/* Blocks of `block` by `block` pixels of an image [N,C,H,W] as channels: [N,block block C,H/block,W/block],
+ * channels-last; pixel (i, j) of a block gives the channels from (j block + i) C on. H and W are multiples of block.
+ * Parts of a cut are whole blocks with all channels, else WF_ERR_SHAPE. */
+wf_var *wf_merge_patches(wf_var *x, int64_t block);
 /* [N, product of the others]. */
 wf_var *wf_flatten(wf_var *x);
 /* Dimension d of the output is dimension perm[d] of x; perm has as many entries as x dimensions. */

@@ -20,6 +20,7 @@
 #include "layers/norm.h"
 #include "layers/pad.h"
 #include "layers/parallelize.h"
+#include "layers/patch.h"
 #include "layers/pipeline.h"
 #include "layers/pool.h"
 #include "layers/positions.h"

@@ -192,6 +192,34 @@ static void choices(void)
     end();
 }
 
+static void tokens(void)
+{
+    begin();
+    wf_var *x = counted(WF_SHAPE(1, 2, 2, 2), WF_CHANNELS_LAST), *rows = counted(WF_SHAPE(1, 2, 2, 2), WF_ROW_MAJOR);
+    const double *const want = (double[]){0, 4, 1, 5, 2, 6, 3, 7};
+    wf_var *t = wf_tokens(x), *y = wf_image(t, WF_SHAPE(2, 2));
+    expect_values("tokens", t, 8, want);
+    expect_values("tokens of a row-major image", wf_tokens(rows), 8, want);
+    expect_values("the image of tokens", wf_reshape(y, WF_SHAPE(8)), 8, (double[]){0, 1, 2, 3, 4, 5, 6, 7});
+    WF_EXPECT(wf_value(t)->data == wf_value(x)->data && wf_value(y)->data == wf_value(x)->data, "tokens are copied");
+    wf_var *blocks = counted(WF_SHAPE(1, 1, 2, 4), WF_ROW_MAJOR);
+    expect_values("merged patches", wf_reshape(wf_merge_patches(blocks, 2), WF_SHAPE(8)), 8,
+                  (double[]){0, 2, 4, 6, 1, 3, 5, 7});
+    /* Sums of the patches 0 1 4 5 and 2 3 6 7, and features of a merged image. */
+    wf_layer *sums =
+        wf_patch_embed(ctx, (wf_patch_embed_opts){.in = 1, .out = 1, .patch = 2, .w_init = {WF_INIT_CONSTANT, 1, 0}});
+    wf_layer *merging = wf_patch_merging(ctx, (wf_patch_merging_opts){.channels = 1});
+    expect_values("patches", wf_apply(sums, blocks), 2, (double[]){10, 18});
+    WF_EXPECT(wf_shape_equal(wf_var_shape(wf_apply(merging, blocks)), WF_SHAPE(1, 2, 1, 2)), "merged: %s",
+              wf_error_message());
+    expect_null("a part of a block", wf_merge_patches(x, 3), WF_ERR_SHAPE, "whole blocks of 3, not [1,2,2,2]");
+    expect_null("a table", wf_tokens(wf_flatten(x)), WF_ERR_SHAPE, "not [1,8]");
+    expect_null("other pixels", wf_image(t, WF_SHAPE(3, 2)), WF_ERR_SHAPE, "not [1,4,2] and [3,2]");
+    wf_layer_free(sums);
+    wf_layer_free(merging);
+    end();
+}
+
 static void prelu(void)
 {
     begin();
@@ -513,6 +541,7 @@ int main(int argc, char **argv)
                      (test_case[]){{"activations", activations},
                                    {"functions_of_one", functions_of_one},
                                    {"prelu", prelu},
+                                   {"tokens", tokens},
                                    {"choices", choices},
                                    {"products", products},
                                    {"over_dimensions", over_dimensions},

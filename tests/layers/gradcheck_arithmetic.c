@@ -228,12 +228,24 @@ static wf_var *stacked(wf_var *a, wf_var *b)
     return wf_var_shape(y).rank < WF_MAX_RANK ? wf_squeeze(wf_unsqueeze(y, 0), 0) : y;
 }
 
+/* Tokens of rank 3 to 5 and the image of them again, each of which is scaled so that a lost one is seen. */
+static wf_var *tokens_and_back(wf_var *x)
+{
+    const wf_shape shape = wf_var_shape(x);
+    if (shape.rank < 3 || shape.rank > 5)
+        return wf_scale(x, 2);
+    wf_shape pixels = {.rank = shape.rank - 2};
+    memcpy(pixels.dim, shape.dim + 2, (size_t)pixels.rank * sizeof *pixels.dim);
+    return wf_image(wf_silu(wf_tokens(x)), pixels);
+}
+
 static void choices(void)
 {
     begin();
     check_binary("where", chosen);
     check_unary("split", parts_of_second, 2, 5);
     check_binary("stack", stacked);
+    check_unary("tokens", tokens_and_back, 0, 5);
     end();
 }
 

@@ -359,6 +359,20 @@ static void small_layers(void)
     check_layer("stochastic depth of vectors", wf_stochastic_depth(ctx, 0.4), WF_SHAPE(5, 3));
 }
 
+/* Pixels that fill no patch have no gradient. */
+static void patches(void)
+{
+    check_layer("patches", wf_patch_embed(ctx, (wf_patch_embed_opts){.in = 2, .out = 3, .patch = 2}),
+                WF_SHAPE(2, 2, 5, 4));
+    check_layer("patches 1-d", wf_patch_embed(ctx, (wf_patch_embed_opts){.in = 2, .out = 3, .nd = 1, .patch = 2}),
+                WF_SHAPE(2, 2, 4));
+    const wf_patch_embed_opts volume = {.in = 1, .out = 2, .nd = 3, .patch = 2, .patch_nd = {1}, .no_bias = true};
+    check_layer("patches 3-d", wf_patch_embed(ctx, volume), WF_SHAPE(1, 1, 2, 4, 4));
+    check_layer("merged", wf_patch_merging(ctx, (wf_patch_merging_opts){.channels = 2}), WF_SHAPE(2, 2, 4, 2));
+    check_layer("merged by 3", wf_patch_merging(ctx, (wf_patch_merging_opts){.channels = 1, .out = 2, .block = 3}),
+                WF_SHAPE(1, 1, 3, 6));
+}
+
 static void pooling(void)
 {
     const wf_pool_opts plain = {.kernel = 2}, strided = {.kernel = 3, .stride = 2, .pad = 1};
@@ -421,6 +435,7 @@ int main(int argc, char **argv)
                                                {"batchnorm", batchnorm},
                                                {"group_norms", group_norms},
                                                {"prelus", prelus},
+                                               {"patches", patches},
                                                {"residual", residual},
                                                {"small_layers", small_layers},
                                                {"embedding", embedding},

@@ -64,6 +64,10 @@ static void other_options(void)
     refused(wf_positions(ctx, (wf_positions_opts){.length = 2, .features = 3, .kind = WF_POSITIONS_SINE}),
             WF_ERR_ARGUMENT, "features is 3, should be even");
     refused(wf_embedding(ctx, (wf_embedding_opts){.count = 2}), WF_ERR_ARGUMENT, "features is 0");
+    refused(wf_patch_embed(ctx, (wf_patch_embed_opts){.in = 1, .out = 1}), WF_ERR_ARGUMENT, "dimension 0 is 0");
+    refused(wf_patch_embed(ctx, (wf_patch_embed_opts){.in = 1, .out = 1, .nd = 4, .patch = 2}), WF_ERR_ARGUMENT,
+            "nd is 4");
+    refused(wf_patch_merging(ctx, (wf_patch_merging_opts){.out = 2}), WF_ERR_ARGUMENT, "channels is 0");
     refused(wf_stochastic_depth(ctx, 1), WF_ERR_ARGUMENT, "rate 1 is not in [0, 1)");
     refused(wf_stochastic_depth(ctx, -0.5), WF_ERR_ARGUMENT, "rate -0.5");
     refused(wf_layernorm(ctx, (wf_layernorm_opts){.channels = 3, .eps = -1}), WF_ERR_ARGUMENT, "eps is -1");
@@ -127,6 +131,8 @@ static void inputs(void)
                   WF_ERR_SHAPE, "at most 2 tokens");
     apply_refused(wf_embedding(ctx, (wf_embedding_opts){.count = 2, .features = 4}), WF_F32, WF_SHAPE(3), WF_ERR_DTYPE,
                   "embedding takes indices of type u8, i32 or i64, not f32");
+    apply_refused(wf_patch_merging(ctx, (wf_patch_merging_opts){.channels = 1}), WF_F32, WF_SHAPE(1, 1, 4, 3),
+                  WF_ERR_SHAPE, "whole blocks of 2, not [1,1,4,3]");
     apply_refused(wf_stochastic_depth(ctx, 0.5), WF_F32, wf_shape_scalar(), WF_ERR_SHAPE, "samples are dimension 0");
     apply_refused(wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = 4, .groups = 2}), WF_F32, WF_SHAPE(2, 6, 3),
                   WF_ERR_SHAPE, "groupnorm \"\": input [2,6,3], should be [N,4]");

@@ -398,6 +398,77 @@ static void check_product(const wf_mesh *mesh, wf_shape shape, bool transposed, 
         wf_tensor_free(all[i]);
 }
 
+/* Tokens of a part are tokens of the whole where rows of the first spatial dimension alone are cut. */
+static void check_tokens(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    bool whole_rows = true;
+    int64_t width = 1;
+    for (int d = 3; d < shape.rank; d++) {
+        whole_rows = whole_rows && !wf_layout_is_sharded(&layout, d);
+        width *= shape.dim[d];
+    }
+    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
+    wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part), *t = wf_tokens(a), *t_part = wf_tokens(b);
+    WF_EXPECT(t && !t_part == !whole_rows, "tokens of %s: %s", wf_mesh_text(mesh), wf_error_message());
+    if (t_part) {
+        const wf_box own = {.rank = 3,
+                            .lo = {layout.box.lo[0], layout.box.lo[2] * width, layout.box.lo[1]},
+                            .hi = {layout.box.hi[0], layout.box.hi[2] * width, layout.box.hi[1]}};
+        const wf_layout known = wf_tensor_layout(wf_value(t_part));
+        WF_EXPECT(wf_shape_equal(known.global, wf_var_shape(t)), "the layout of tokens");
+        expect_part("the value", "tokens", mesh, wf_value(t_part), own, wf_value(t), 0);
+        wf_shape pixels = {.rank = shape.rank - 2};
+        for (int d = 0; d < pixels.rank; d++)
+            pixels.dim[d] = x_part->shape.dim[2 + d];
+        wf_var *y = wf_image(t_part, pixels);
+        WF_EXPECT(y && wf_layout_equal(&wf_value(y)->layout, &layout), "image of tokens: %s", wf_error_message());
+        expect_part("the image", "tokens", mesh, wf_value(y), layout.box, x, 0);
+        WF_EXPECT_OK(wf_backward_from(y, x_part));
+        expect_part("the gradient", "tokens", mesh, wf_grad(b), layout.box, x, 0);
+    } else {
+        WF_EXPECT(strstr(wf_error_message(), "wf_redistribute"), "%s", wf_error_message());
+        wf_error_clear();
+    }
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+}
+
+/* Merged patches where every part has whole blocks and all channels. */
+static void check_merged(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
+{
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, shape, &layout));
+    bool fits = !wf_layout_is_sharded(&layout, 1);
+    for (int d = 2; d < 4; d++) {
+        const wf_axis axis = d == 2 ? WF_AXIS_HEIGHT : WF_AXIS_WIDTH;
+        for (int r = 0; layout.placement[axis] == WF_SHARDED && r <= wf_mesh_size(mesh, axis); r++)
+            fits = fits && layout.bounds[axis][r] % 2 == 0;
+    }
+    wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
+    wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part), *y = wf_merge_patches(a, 2);
+    wf_var *y_part = wf_merge_patches(b, 2);
+    WF_EXPECT(y && !y_part == !fits, "merged patches on %s: %s", wf_mesh_text(mesh), wf_error_message());
+    if (y_part) {
+        wf_box own = layout.box;
+        own.hi[1] *= 4;
+        for (int d = 2; d < 4; d++)
+            own.lo[d] /= 2, own.hi[d] /= 2;
+        expect_part("the value", "merged patches", mesh, wf_value(y_part), own, wf_value(y), 0);
+        WF_EXPECT(wf_shape_equal(wf_value(y_part)->layout.global, wf_var_shape(y)), "the layout of merged patches");
+        WF_EXPECT_OK(wf_backward_from(y_part, wf_value(y_part)));
+        expect_part("the gradient", "merged patches", mesh, wf_grad(b), layout.box, x, 0);
+    } else {
+        WF_EXPECT(strstr(wf_error_message(), "wf_redistribute"), "%s", wf_error_message());
+        wf_error_clear();
+    }
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+}
+
 static wf_var *drawn_like(wf_var *x)
 {
     return wf_randn(x->tape, WF_SHAPE(wf_var_shape(x).dim[0], 3), x);
@@ -437,10 +508,13 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
         check_prelu(mesh, shapes[i], rng);
         check_over(mesh, shapes[i], rng);
         check_product(mesh, shapes[i], i == 0, rng);
+        if (shapes[i].rank > 2)
+            check_tokens(mesh, shapes[i], rng);
     }
     /* Dimensions of length 1 are cut, by which one rank of the axis has all. */
     check_broadcast(mesh, WF_SHAPE(1, 7, 1, 6), rng);
     check_broadcast(mesh, WF_SHAPE(1, 1), rng);
+    check_merged(mesh, WF_SHAPE(2, 3, 8, 4), rng);
 }
 
 static void every_mesh(void)

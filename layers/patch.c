@@ -1,0 +1,60 @@
+/* Patches: chains of layers that are there. */
+#include "layers/patch.h"
+
+#include "layers/conv.h"
+#include "layers/functions.h"
+#include "layers/group_norm.h"
+#include "layers/layer_author.h"
+
+wf_layer *wf_patch_embed(wf_ctx *ctx, wf_patch_embed_opts o)
+{
+    static wf_layer *(*const conv[3])(wf_ctx *, wf_conv_opts) = {wf_conv1d, wf_conv2d, wf_conv3d};
+    WF_NEED_NULL(ctx);
+    const int nd = o.nd ? o.nd : 2;
+    WF_CHECK_NULL(nd >= 1 && nd <= 3, WF_ERR_ARGUMENT, "patch_embed: nd is %d, should be 1 to 3", o.nd);
+    wf_conv_opts opts = {.in = o.in, .out = o.out, .no_bias = o.no_bias, .w_init = o.w_init, .b_init = o.b_init};
+    for (int d = 0; d < nd; d++) {
+        const int64_t length = o.patch_nd[d] ? o.patch_nd[d] : o.patch;
+        WF_CHECK_NULL(length >= 1, WF_ERR_ARGUMENT,
+                      "patch_embed: the patch of dimension %d is %lld, should be at least 1", d, (long long)length);
+        opts.kernel_nd[d] = opts.stride_nd[d] = length;
+    }
+    return wf_sequential(ctx, WF_LAYERS(conv[nd - 1](ctx, opts), wf_lambda(ctx, wf_tokens)));
+}
+
+/* --- merging ------------------------------------------------------------------------------------------------------ */
+
+typedef struct merge_layer {
+    int64_t block;
+} merge_layer;
+
+static wf_var *forward_merge(wf_layer *layer, wf_var *x)
+{
+    return wf_merge_patches(x, ((const merge_layer *)layer->state)->block);
+}
+
+static const wf_layer_kind merge_kind = {.name = "merge_patches", .forward = forward_merge};
+
+static wf_layer *merge_new(wf_ctx *ctx, int64_t block)
+{
+    wf_layer *layer = wf_layer_new(ctx, &merge_kind, sizeof(merge_layer));
+    if (!layer)
+        return NULL;
+    ((merge_layer *)layer->state)->block = block;
+    wf_layer_note(layer, "merge_patches of blocks of %lld", (long long)block);
+    return layer;
+}
+
+wf_layer *wf_patch_merging(wf_ctx *ctx, wf_patch_merging_opts o)
+{
+    WF_NEED_NULL(ctx);
+    WF_CHECK_NULL(o.channels >= 1 && o.out >= 0 && o.block >= 0, WF_ERR_ARGUMENT,
+                  "patch_merging: channels is %lld, out %lld, block %lld; channels is required, none is negative",
+                  (long long)o.channels, (long long)o.out, (long long)o.block);
+    const int64_t block = o.block ? o.block : 2, wide = o.channels * block * block;
+    return wf_sequential(
+        ctx, WF_LAYERS(
+                 merge_new(ctx, block), wf_layernorm(ctx, (wf_layernorm_opts){.channels = wide, .eps = o.eps}),
+                 wf_conv2d(ctx, (wf_conv_opts){
+                                    .in = wide, .out = o.out ? o.out : 2 * o.channels, .kernel = 1, .no_bias = true})));
+}
