@@ -8,12 +8,14 @@
 #include "examples/shapes.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define NEVER_TRAINED_ON ((int64_t)1 << 40) /* images from this number on */
 
 typedef struct settings {
-    const char *communicator, *out, *compute;
+    const char *communicator, *out, *compute, *norm;
+    unet_norm norm_kind; /* that of the name `norm` */
     int64_t size, dims, channels, depth, batch, iterations, log_every, seed;
     double lr;
     bool recompute;
@@ -42,6 +44,7 @@ static settings read_settings(int argc, char **argv)
 {
     settings s = {.communicator = "auto",
                   .out = "segment",
+                  .norm = "batch",
                   .size = 1024,
                   .dims = 2,
                   .channels = 8,
@@ -59,6 +62,7 @@ static settings read_settings(int argc, char **argv)
         {"channels", "N", "channels of the U-Net at full resolution", .number = &s.channels, .most = EXAMPLE_MOST_SIZE,
          .least = 1},
         {"depth", "N", "times that the U-Net halves the sides", .number = &s.depth, .most = 16, .least = 1},
+        {"norm", "NAME", "after each convolution: batch, group, instance, layer or none", .text = &s.norm},
         {"batch", "N", "images in a step, over all ranks", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"iterations", "N", "steps", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"parallel", "HOW", "spatial, or mesh: channels and pixels", .text = &s.how.how},
@@ -77,10 +81,23 @@ static settings read_settings(int argc, char **argv)
     return s;
 }
 
-static void check_sizes(wf_comm *comm, const settings *s)
+static const char *const norms[UNET_NORMS] = {[UNET_BATCH] = "batch",
+                                              [UNET_GROUP] = "group",
+                                              [UNET_INSTANCE] = "instance",
+                                              [UNET_LAYER] = "layer",
+                                              [UNET_NO_NORM] = "none"};
+
+static void check_settings(wf_comm *comm, settings *s)
 {
     char complaint[256] = "";
-    if (s->dims > 3)
+    int norm = 0;
+    while (norm < UNET_NORMS && strcmp(norms[norm], s->norm) != 0)
+        norm++;
+    s->norm_kind = (unet_norm)norm;
+    if (norm == UNET_NORMS)
+        snprintf(complaint, sizeof complaint, "--norm %.160s: should be batch, group, instance, layer or none",
+                 s->norm);
+    else if (s->dims > 3)
         snprintf(complaint, sizeof complaint, "--dims %lld: should be 2 or 3", (long long)s->dims);
     else if (s->depth > 16 || s->size % ((int64_t)1 << s->depth) != 0)
         snprintf(complaint, sizeof complaint, "--size %lld: does not halve evenly %lld times, as --depth says",
@@ -254,12 +271,13 @@ int main(int argc, char **argv)
     settings s = read_settings(argc, argv);
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
-    check_sizes(comm, &s);
+    check_settings(comm, &s);
     example_compute(comm, s.compute);
     s.how.dims = (int)s.dims;
     parallel_open(&s.how, comm);
 
-    const unet_opts opts = {.dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth};
+    const unet_opts opts = {
+        .dims = (int)s.dims, .in = 1, .classes = 1, .width = s.channels, .levels = (int)s.depth, .norm = s.norm_kind};
     training t = {.comm = comm, .s = &s, .model = unet(wf_comm_ctx(comm), opts)};
     wf_layer *model = s.recompute ? wf_recompute_model(t.model) : t.model;
     const wf_adam_opts adam = {.lr = s.lr};

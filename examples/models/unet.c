@@ -8,21 +8,42 @@ static wf_layer *conv(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out, 
                                .out = out,
                                .kernel = kernel,
                                .pad = kernel / 2,
-                               .no_bias = kernel > 1,
+                               .no_bias = kernel > 1 && o->norm != UNET_NO_NORM,
                                .replicate = kernel == 1, /* the scores */
                                .w_init = {WF_INIT_HE_NORMAL, 0, 0}};
     return o->dims == 3 ? wf_conv3d(ctx, opts) : wf_conv2d(ctx, opts);
 }
 
-static wf_layer *bn_relu(wf_ctx *ctx, int64_t channels)
+static wf_var *as_it_is(wf_var *x)
 {
-    return wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = channels, .act = WF_ACT_RELU});
+    return x;
+}
+
+/* ReLU is in the pass of a batch normalisation, and a layer of its own after the others. */
+static wf_layer *norm(wf_ctx *ctx, const unet_opts *o, int64_t channels)
+{
+    const int64_t width = o->width ? o->width : 32, groups = o->groups ? o->groups : width < 8 ? width : 8;
+    switch (o->norm) {
+    case UNET_GROUP:
+        return wf_groupnorm(ctx, (wf_groupnorm_opts){.channels = channels, .groups = groups});
+    case UNET_INSTANCE:
+        return wf_instancenorm(ctx, (wf_instancenorm_opts){.channels = channels});
+    case UNET_LAYER:
+        return wf_layernorm(ctx, (wf_layernorm_opts){.channels = channels});
+    case UNET_NO_NORM:
+        return wf_lambda(ctx, as_it_is);
+    default:
+        return wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = channels, .act = WF_ACT_RELU});
+    }
 }
 
 static wf_layer *twice(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out)
 {
-    return wf_sequential(
-        ctx, WF_LAYERS(conv(ctx, o, in, out, 3), bn_relu(ctx, out), conv(ctx, o, out, out, 3), bn_relu(ctx, out)));
+    if (o->norm == UNET_BATCH)
+        return wf_sequential(
+            ctx, WF_LAYERS(conv(ctx, o, in, out, 3), norm(ctx, o, out), conv(ctx, o, out, out, 3), norm(ctx, o, out)));
+    return wf_sequential(ctx, WF_LAYERS(conv(ctx, o, in, out, 3), norm(ctx, o, out), wf_lambda(ctx, wf_relu),
+                                        conv(ctx, o, out, out, 3), norm(ctx, o, out), wf_lambda(ctx, wf_relu)));
 }
 
 static wf_layer *down(wf_ctx *ctx, const unet_opts *o)

@@ -101,7 +101,7 @@ static trainee trainee_new(wf_comm *comm, wf_tape *tape, const settings *s)
     const wf_shape small = WF_SHAPE(s->batch, 3, 32, 32), digits = WF_SHAPE(s->batch, 1, 28, 28);
     const wf_shape large = WF_SHAPE(s->batch, 3, s->size, s->size);
     const resnet_opts residual = {.width = s->width, .classes = 1000, .large = true};
-    const resnet_opts deep = {.deep = true, .width = s->width, .classes = 1000, .large = true};
+    const resnet_opts deep = {.depth = RESNET_50, .width = s->width, .classes = 1000, .large = true};
     if (strcmp(s->model, "vgg") == 0)
         return classifier(comm, tape, vgg16(ctx, (vgg_opts){.width = s->width}), small, false);
     if (strcmp(s->model, "resnet18") == 0)

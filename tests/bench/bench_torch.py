@@ -142,7 +142,7 @@ def resnet(depth, w, classes):
     """examples/models/resnet.c, for large images"""
 
     def conv(i, o, k, s):
-        return [nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o, eps=2e-5)]
+        return [nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o, eps=1e-5)]
 
     def block(i, o, s):
         relu = [nn.ReLU(inplace=True)]

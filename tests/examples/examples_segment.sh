@@ -48,12 +48,17 @@ cmp "$work/kept" "$work/height=2/losses" || fail "--recompute gives other losses
 run 4 channel=2,height=2 "$images --parallel mesh"
 compare data=1 channel=2,height=2
 
+for cut in "1 data=1" "2 width=2"; do
+    run $cut "$images --norm group"
+done
+compare data=1 width=2
+
 volumes="--dims 3 --size 16 --depth 2"
 run 1 height=1 "$volumes"
 run 4 depth=2,width=2 "$volumes"
 compare height=1 depth=2,width=2
 
-for options in "--dims 4" "--size 40 --depth 4" "--mesh height=9" "--mesh depth=2"; do
+for options in "--norm weight" "--dims 4" "--size 40 --depth 4" "--mesh height=9" "--mesh depth=2"; do
     code=0
     "$mpiexec" -np 2 "$examples/segment" --out "$work/no" $options >"$work/out" 2>&1 || code=$?
     [ "$code" != 0 ] || fail "segment $options goes on"

@@ -57,6 +57,26 @@ static wf_layer *make_unet(wf_ctx *ctx)
     return unet(ctx, (unet_opts){.width = 4, .levels = 2, .classes = CLASSES});
 }
 
+static wf_layer *make_unet_group(wf_ctx *ctx)
+{
+    return unet(ctx, (unet_opts){.width = 4, .levels = 1, .classes = CLASSES, .norm = UNET_GROUP, .groups = 2});
+}
+
+static wf_layer *make_unet_instance(wf_ctx *ctx)
+{
+    return unet(ctx, (unet_opts){.width = 4, .levels = 1, .classes = CLASSES, .norm = UNET_INSTANCE});
+}
+
+static wf_layer *make_unet_layer(wf_ctx *ctx)
+{
+    return unet(ctx, (unet_opts){.width = 4, .levels = 1, .classes = CLASSES, .norm = UNET_LAYER});
+}
+
+static wf_layer *make_unet_none(wf_ctx *ctx)
+{
+    return unet(ctx, (unet_opts){.width = 4, .levels = 1, .classes = CLASSES, .norm = UNET_NO_NORM});
+}
+
 static wf_layer *make_unet_upsample(wf_ctx *ctx)
 {
     return unet(ctx, (unet_opts){.width = 4, .levels = 1, .classes = CLASSES, .upsample = true});
@@ -412,6 +432,10 @@ static void every_model(const setting *how)
     on_every(&(subject){"ResNet", WF_SHAPE(BATCH, 3, 8, 8), false, make_resnet}, train);
     on_every(&(subject){"ConvNeXt", WF_SHAPE(BATCH, 3, 16, 16), false, make_convnext}, train);
     on_every(&(subject){"U-Net", WF_SHAPE(BATCH, 3, 8, 8), true, make_unet}, train);
+    on_every(&(subject){"U-Net, group", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_group}, train);
+    on_every(&(subject){"U-Net, instance", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_instance}, train);
+    on_every(&(subject){"U-Net, layer", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_layer}, train);
+    on_every(&(subject){"U-Net, no norm", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_none}, train);
     on_every(&(subject){"U-Net with upsampling", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_upsample}, train);
     on_every(&(subject){"U-Net, 3-D", WF_SHAPE(BATCH, 1, 4, 4, 4), true, make_unet_3d}, train);
     on_every(&(subject){"DCGAN", WF_SHAPE(BATCH, 3, 32, 32), false, NULL}, adversaries);
@@ -446,9 +470,10 @@ static void count_trained(wf_layer *model, int64_t should)
 /* As many as torchvision's have. */
 static void resnets(void)
 {
+    static const int64_t should[RESNET_DEPTHS] = {11689512, 21797672, 25557032, 44549160, 60192808};
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
-    count_trained(resnet(ctx, (resnet_opts){.classes = 1000, .large = true}), 11689512);
-    count_trained(resnet(ctx, (resnet_opts){.deep = true, .classes = 1000, .large = true}), 25557032);
+    for (int i = 0; i < RESNET_DEPTHS; i++)
+        count_trained(resnet(ctx, (resnet_opts){.depth = (resnet_depth)i, .classes = 1000, .large = true}), should[i]);
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 

@@ -29,7 +29,7 @@ static wf_layer *resnet18_new(wf_ctx *ctx, const sizes *s)
 
 static wf_layer *resnet50_new(wf_ctx *ctx, const sizes *s)
 {
-    return resnet(ctx, (resnet_opts){.deep = true, .width = s->width, .classes = 1000, .large = true});
+    return resnet(ctx, (resnet_opts){.depth = RESNET_50, .width = s->width, .classes = 1000, .large = true});
 }
 
 static wf_layer *unet_new(wf_ctx *ctx, const sizes *s)
