@@ -19,7 +19,7 @@ typedef struct wf_attention_args {
     const wf_array *q, *k, *v;           /* [N,T,heads D], [N,S,heads D], [N,S,heads E] */
     const wf_array *y, *lse;             /* [N,T,heads E]; wide [N,heads,T]: the logarithm of the sum of exp(s) */
     const wf_array *dy;                  /* y's shape */
-    const wf_array *dq, *dk, *dv;        /* of q, k, v */
+    const wf_array *dq, *dk, *dv;        /* of q, k, v; NULL: not wanted */
     const wf_array *bias;                /* wide [rows,heads]; NULL: 0 */
     const wf_array *index;               /* i32 [T,S], entries in [0, rows), else WF_ERR_ARGUMENT, of the forward slot:
                                             the row of bias. NULL: rows is odd, and the row is j - i + rows / 2, cut

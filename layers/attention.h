@@ -38,11 +38,12 @@ typedef struct wf_attention_opts {
  * and otherwise this rank's, which the optimizer sums with that of the parameters behind it. Local, but for that sum.
  */
 wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
-/* wf_attention of q, k and v of one shape and layout, whose tokens may be sharded over an axis at any bounds, also into
- * empty parts. One redistribution of the three gives each rank all tokens of its heads (balanced blocks, which may be
- * uneven or empty), one takes y back to the ranks of its tokens; backward has the same two, reversed. Of p ranks each
- * sends about 3 (p-1)/p N T E / p numbers, then a third of that. Masks, lengths, regions and the index of a bias are
- * those of whole tokens; a mask has 1 in the place of heads. Collective over that axis. Where no axis cuts tokens:
+/* wf_attention of q [N,T,E], k and v [N,S,E], whose tokens may be sharded over an axis at any bounds, also into empty
+ * parts. One redistribution of the three (of other bounds than the queries': one of q, one of k and v) gives each rank
+ * all tokens of its heads (balanced blocks, which may be uneven or empty), one takes y back to the ranks of its tokens;
+ * backward has the same, reversed. Of p ranks each sends about 3 (p-1)/p N T E / p numbers, then a third of that.
+ * Masks, lengths, regions and the index of a bias are those of whole tokens; a mask has 1 in the place of heads. A
+ * wrong one is an error of all ranks before anything is sent. Collective over that axis. Where no axis cuts tokens:
  * wf_attention. */
 WF_PLACED wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
 

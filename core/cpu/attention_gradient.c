@@ -1,5 +1,6 @@
-/* Backward of attention: probabilities are made again, block by block. A thread takes a head of a sample, so that the
- * sums of dk and dv over the queries have one order. */
+/* Backward of attention: probabilities are made again, block by block. A thread takes a head of a sample. Where there
+ * are few heads, it takes a block of queries for dq and one of keys for dk and dv, which makes scores twice. Sums have
+ * one order either way. */
 #include "core/cpu/attention_impl.h"
 #include "core/cpu/vmath_impl.h"
 
@@ -10,20 +11,28 @@ typedef struct backward_room {
     float *queries, *up, *scores, *grads, *kept, *dq; /* [features or keys][LANES] */
     float *q_rows, *dy_rows;                          /* [LANES][dw], [LANES][ew] */
     float *keys, *values;                             /* widened rows */
-    float *dk, *dv;                                   /* [S][dw], [S][ew] */
-    double *dbias;                                    /* [rows]; NULL: not wanted */
+    float *dk, *dv;                                   /* [keys of the span][dw], [..][ew] */
     float lse[LANES], mean[LANES];
 } backward_room;
 
-static int64_t room_floats(const wf_attention_sizes *z)
+/* Some queries and keys of a head. */
+typedef struct backward_span {
+    int64_t n, h;
+    int64_t query, queries_end, key, keys_end; /* query and key begin blocks */
+    bool q, kv;                                /* which gradients are made: dq, or dk and dv */
+    double *dbias;                             /* [rows]; NULL: not wanted */
+} backward_span;
+
+static int64_t room_floats(const wf_attention_sizes *z, int64_t keys)
 {
     const int64_t dw = wf_pack_up(z->d), ew = wf_pack_up(z->e);
-    return (2 * z->d + z->e + 3 * KEYS + dw + ew) * LANES + KEYS * (z->d + z->e) + z->s * (dw + ew);
+    return (2 * z->d + z->e + 3 * KEYS + dw + ew) * LANES + KEYS * (z->d + z->e) + keys * (dw + ew);
 }
 
-static backward_room split_room(const attention_job *job, int64_t worker)
+static backward_room split_room(const attention_job *job, const backward_span *s, int64_t worker)
 {
     const wf_attention_sizes *const z = &job->z;
+    const int64_t keys = s->kv ? s->keys_end - s->key : 0;
     backward_room r = {.queries = job->room + (size_t)worker * job->each};
     r.up = r.queries + z->d * LANES;
     r.scores = r.up + z->e * LANES;
@@ -35,8 +44,8 @@ static backward_room split_room(const attention_job *job, int64_t worker)
     r.keys = r.dy_rows + job->ew * LANES;
     r.values = r.keys + KEYS * z->d;
     r.dk = r.values + KEYS * z->e;
-    r.dv = r.dk + z->s * job->dw;
-    memset(r.dk, 0, (size_t)(z->s * (job->dw + job->ew)) * sizeof *r.dk);
+    r.dv = r.dk + keys * job->dw;
+    memset(r.dk, 0, (size_t)(keys * (job->dw + job->ew)) * sizeof *r.dk);
     return r;
 }
 
@@ -103,34 +112,35 @@ static void differentiate(const attention_job *job, const attention_block *b, ba
     }
 }
 
-static void add_bias_gradient(const attention_job *job, const attention_block *b, const backward_room *r, int64_t first,
-                              int64_t count)
+static void add_bias_gradient(const attention_job *job, const attention_block *b, const float *grads, double *dbias,
+                              int64_t first, int64_t count)
 {
     const int32_t *const index = job->a->index ? job->a->index->data : NULL;
     for (int64_t i = 0; i < b->count; i++)
         for (int64_t j = 0; j < count; j++) {
             const int64_t row = index ? index[(b->i + i) * job->z.s + first + j]
                                       : wf_attention_row(job->a, job->z.rows, b->i + i, first + j);
-            r->dbias[row] += r->grads[j * LANES + i];
+            dbias[row] += grads[j * LANES + i];
         }
 }
 
-/* The products that scores and their gradients go into. */
-static void add_products(const attention_job *job, const attention_block *b, const backward_room *r,
-                         attention_rows keys, int64_t first, int64_t count)
+/* The products that scores go into, and their gradients. */
+static void add_key_products(const attention_job *job, const attention_block *b, const backward_room *r, int64_t row,
+                             int64_t count)
 {
-    attention_product p = {.m = count, .n = job->ew, .k = b->count, .a = r->scores, .row = LANES, .column = 1};
-    p.b = r->dy_rows, p.ldb = job->ew, p.c = r->dv + first * job->ew, p.ldc = job->ew;
-    wf_attention_multiply(&p);
-    p.n = job->dw, p.a = r->grads, p.b = r->q_rows, p.ldb = job->dw, p.c = r->dk + first * job->dw, p.ldc = job->dw;
-    wf_attention_multiply(&p);
-    p.m = job->z.d, p.n = b->width, p.k = count, p.a = keys.data, p.row = 1, p.column = keys.step;
-    p.b = r->grads, p.ldb = LANES, p.c = r->dq, p.ldc = LANES;
-    wf_attention_multiply(&p);
+    attention_product p = {.m = count, .k = b->count, .row = LANES, .column = 1};
+    if (job->a->dv) {
+        p.n = job->ew, p.a = r->scores, p.b = r->dy_rows, p.ldb = job->ew, p.c = r->dv + row * job->ew, p.ldc = job->ew;
+        wf_attention_multiply(&p);
+    }
+    if (job->a->dk) {
+        p.n = job->dw, p.a = r->grads, p.b = r->q_rows, p.ldb = job->dw, p.c = r->dk + row * job->dw, p.ldc = job->dw;
+        wf_attention_multiply(&p);
+    }
 }
 
-static void backward_keys(const attention_job *job, const attention_block *b, backward_room *r, int64_t first,
-                          int64_t count)
+static void backward_keys(const attention_job *job, const backward_span *s, const attention_block *b, backward_room *r,
+                          int64_t first, int64_t count)
 {
     const wf_attention_args *const a = job->a;
     const attention_rows keys = wf_attention_rows(job, a->k, b->n, b->h, first, count, r->keys);
@@ -148,9 +158,21 @@ static void backward_keys(const attention_job *job, const attention_block *b, ba
                                                .c = r->grads,
                                                .ldc = LANES});
     differentiate(job, b, r, first, count);
-    if (r->dbias)
-        add_bias_gradient(job, b, r, first, count);
-    add_products(job, b, r, keys, first, count);
+    if (s->dbias)
+        add_bias_gradient(job, b, r->grads, s->dbias, first, count);
+    if (s->kv)
+        add_key_products(job, b, r, first - s->key, count);
+    if (s->q)
+        wf_attention_multiply(&(attention_product){.m = job->z.d,
+                                                   .n = b->width,
+                                                   .k = count,
+                                                   .a = keys.data,
+                                                   .row = 1,
+                                                   .column = keys.step,
+                                                   .b = r->grads,
+                                                   .ldb = LANES,
+                                                   .c = r->dq,
+                                                   .ldc = LANES});
 }
 
 /* Row `t` of head h, scaled. */
@@ -165,67 +187,119 @@ static void put_row(const attention_job *job, const wf_array *to, const attentio
     wf_cpu_put(to, at, each, room);
 }
 
-static void backward_head(const attention_job *job, int64_t unit, int64_t worker, double *dbias)
+static void run_span(const attention_job *job, const backward_span *s, int64_t worker)
 {
     const wf_attention_args *const a = job->a;
-    backward_room r = split_room(job, worker);
-    attention_block b = {.n = unit / a->heads, .h = unit % a->heads};
-    r.dbias = a->dbias ? dbias + unit * job->z.rows : NULL;
-    for (int64_t i = 0; i < job->z.t; i += LANES) {
-        b = wf_attention_block(job, b.n, b.h, i);
+    backward_room r = split_room(job, s, worker);
+    attention_block b = {.n = s->n, .h = s->h};
+    for (int64_t i = s->query; i < s->queries_end; i += LANES) {
+        b = wf_attention_block(job, s->n, s->h, i);
+        const int64_t end = wf_cpu_min(b.reach, s->keys_end);
         load_block(job, &b, &r);
-        for (int64_t first = 0; first < b.reach; first += KEYS)
-            backward_keys(job, &b, &r, first, wf_cpu_min(KEYS, b.reach - first));
-        for (int64_t x = 0; x < b.count; x++)
+        for (int64_t first = s->key; first < end; first += KEYS)
+            backward_keys(job, s, &b, &r, first, wf_cpu_min(KEYS, end - first));
+        for (int64_t x = 0; x < b.count && s->q; x++)
             put_row(job, a->dq, &b, i + x, r.dq + x, LANES, (float)a->scale, r.keys);
     }
-    for (int64_t j = 0; j < job->z.s; j++) {
-        put_row(job, a->dk, &b, j, r.dk + j * job->dw, 1, 1, r.keys);
-        put_row(job, a->dv, &b, j, r.dv + j * job->ew, 1, 1, r.values);
+    for (int64_t j = 0; s->kv && j < s->keys_end - s->key; j++) {
+        if (a->dk)
+            put_row(job, a->dk, &b, s->key + j, r.dk + j * job->dw, 1, 1, r.keys);
+        if (a->dv)
+            put_row(job, a->dv, &b, s->key + j, r.dv + j * job->ew, 1, 1, r.values);
     }
 }
 
-/* Over the samples, in their order. */
-static void fold_bias(const attention_job *job, const double *part)
+/* How the queries and keys of all heads are divided into spans, which no two share a gradient. */
+typedef struct backward_pass {
+    bool q, kv;
+    int64_t queries, keys; /* of a span; 0: all */
+} backward_pass;
+
+static int64_t spans_along(int64_t all, int64_t each)
 {
-    const int64_t heads = job->a->heads, rows = job->z.rows;
-    float *const to = job->a->dbias->data;
+    return each == 0 ? 1 : (all + each - 1) / each;
+}
+
+static backward_span span_of(const attention_job *job, const backward_pass *p, int64_t unit, double *dbias)
+{
+    const wf_attention_sizes *const z = &job->z;
+    const int64_t along = spans_along(z->s, p->keys), each = spans_along(z->t, p->queries) * along;
+    const int64_t head = unit / each, query = unit % each / along, key = unit % along;
+    backward_span s = {.n = head / job->a->heads, .h = head % job->a->heads, .q = p->q, .kv = p->kv};
+    s.query = query * p->queries;
+    s.queries_end = p->queries > 0 ? wf_cpu_min(s.query + p->queries, z->t) : z->t;
+    s.key = key * p->keys;
+    s.keys_end = p->keys > 0 ? wf_cpu_min(s.key + p->keys, z->s) : z->s;
+    s.dbias = job->a->dbias ? dbias + head * z->rows : NULL;
+    return s;
+}
+
+static wf_status run_pass(wf_ctx *ctx, const wf_attention_args *args, const backward_pass *p, int64_t team,
+                          double *dbias)
+{
+    const wf_attention_sizes z = wf_attention_sizes_of(args);
+    const int64_t units = z.n * args->heads * spans_along(z.t, p->queries) * spans_along(z.s, p->keys);
+    const int64_t workers = units > 0 ? wf_cpu_min(team, units) : 1, turn = wf_cpu_turn(ctx, units);
+    attention_job job;
+    size_t bytes = 0;
+    WF_TRY(wf_attention_begin(ctx, args, (size_t)room_floats(&z, p->kv ? p->keys > 0 ? p->keys : z.s : 0), workers,
+                              &job, &bytes));
+    for (int64_t first = 0; first < units; first += turn) {
+        const int64_t last = wf_cpu_min(first + turn, units);
+#pragma omp parallel for num_threads((int)workers) schedule(static, 1)
+        for (int64_t w = 0; w < workers; w++)
+            for (int64_t unit = first + w; unit < last; unit += workers) {
+                const backward_span s = span_of(&job, p, unit, dbias);
+                run_span(&job, &s, w);
+            }
+        wf_ctx_progress(ctx);
+    }
+    wf_pool_give(ctx, job.base, bytes);
+    return WF_OK;
+}
+
+/* Over the samples, in their order. */
+static void fold_bias(const wf_attention_args *args, const double *part)
+{
+    const wf_attention_sizes z = wf_attention_sizes_of(args);
+    const int64_t heads = args->heads, rows = z.rows;
+    float *const to = args->dbias->data;
     for (int64_t row = 0; row < rows; row++)
         for (int64_t h = 0; h < heads; h++) {
             double sum = 0;
-            for (int64_t n = 0; n < job->z.n; n++)
+            for (int64_t n = 0; n < z.n; n++)
                 sum += part[(n * heads + h) * rows + row];
             to[row * heads + h] = (float)sum;
         }
 }
 
-wf_status wf_cpu_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
+/* Scores made twice are 7 products instead of 5, so two passes pay from twice as many threads as heads on. */
+static wf_status run_passes(wf_ctx *ctx, const wf_attention_args *args, double *dbias)
 {
     const wf_attention_sizes z = wf_attention_sizes_of(args);
+    const int64_t units = z.n * args->heads, team = wf_cpu_team(ctx, units * (z.t + 1) * (z.s + 1) * (z.d + z.e));
+    const backward_pass queries = {.q = true, .queries = LANES}, keys = {.kv = true, .keys = KEYS};
+    const backward_pass all = {.q = args->dq, .kv = args->dk || args->dv};
+    if (args->dbias || team < 2 * units)
+        return run_pass(ctx, args, &all, team, dbias);
+    if (all.q)
+        WF_TRY(run_pass(ctx, args, &queries, team, NULL));
+    return all.kv ? run_pass(ctx, args, &keys, team, NULL) : WF_OK;
+}
+
+wf_status wf_cpu_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
+{
     if (args->q->dtype == WF_F64)
         return REF->attention_backward(ctx, args);
-    const int64_t units = z.n * args->heads, turn = wf_cpu_turn(ctx, units);
-    const int64_t team = wf_cpu_team(ctx, units * (z.t + 1) * (z.s + 1) * (z.d + z.e));
-    const int64_t workers = units > 0 ? wf_cpu_min(team, units) : 1;
-    const size_t parts = args->dbias ? (size_t)(units * z.rows) * sizeof(double) : 0;
-    attention_job job;
-    size_t bytes = 0;
+    const wf_attention_sizes z = wf_attention_sizes_of(args);
+    const size_t parts = args->dbias ? (size_t)(z.n * args->heads * z.rows) * sizeof(double) : 0;
     void *dbias = NULL;
-    WF_TRY(wf_attention_begin(ctx, args, (size_t)room_floats(&z), workers, &job, &bytes));
-    wf_status status = wf_pool_take(ctx, parts, &dbias);
-    if (status == WF_OK && parts > 0)
+    WF_TRY(wf_pool_take(ctx, parts, &dbias));
+    if (parts > 0)
         memset(dbias, 0, parts);
-    for (int64_t first = 0; first < units && status == WF_OK; first += turn) {
-        const int64_t last = wf_cpu_min(first + turn, units);
-#pragma omp parallel for num_threads((int)workers) schedule(static, 1)
-        for (int64_t w = 0; w < workers; w++)
-            for (int64_t unit = first + w; unit < last; unit += workers)
-                backward_head(&job, unit, w, dbias);
-        wf_ctx_progress(ctx);
-    }
+    const wf_status status = run_passes(ctx, args, dbias);
     if (status == WF_OK && args->dbias)
-        fold_bias(&job, dbias);
+        fold_bias(args, dbias);
     wf_pool_give(ctx, dbias, parts);
-    wf_pool_give(ctx, job.base, bytes);
     return status;
 }

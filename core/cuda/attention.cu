@@ -279,9 +279,9 @@ template <class T> struct attention_keys : attention_map {
                 of_key += spread_sum(pair.ds, q + i * heads * d, heads * d, s.z.t - i, c, d);
                 of_value += spread_sum(pair.p, dy + i * heads * e, heads * e, s.z.t - i, c, e);
             }
-            if (c < d)
+            if (dk && c < d)
                 narrow((W)s.a.scale * of_key, dk + key + c);
-            if (c < e)
+            if (dv && c < e)
                 narrow(of_value, dv + value + c);
         }
     }
@@ -313,6 +313,12 @@ template <class T> struct attention_bias : attention_map {
     }
 };
 
+/* NULL: not wanted. */
+template <class T> static T *wanted_of(const wf_array *a)
+{
+    return a ? out_of<T>(a) : nullptr;
+}
+
 wf_status wf_cuda_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
 {
     return of_float(args->q->dtype, [&](auto zero) {
@@ -321,13 +327,15 @@ wf_status wf_cuda_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
         WF_TRY(set_of(ctx, args, &s));
         attention_queries<T> queries = {};
         queries.s = s;
-        queries.dq = out_of<T>(args->dq);
-        WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.t), queries));
+        queries.dq = wanted_of<T>(args->dq);
+        if (args->dq)
+            WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.t), queries));
         attention_keys<T> keys = {};
         keys.s = s;
-        keys.dk = out_of<T>(args->dk);
-        keys.dv = out_of<T>(args->dv);
-        WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.s), keys));
+        keys.dk = wanted_of<T>(args->dk);
+        keys.dv = wanted_of<T>(args->dv);
+        if (args->dk || args->dv)
+            WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.s), keys));
         if (!args->dbias)
             return WF_OK;
         attention_bias<T> bias = {};

@@ -141,8 +141,7 @@ wf_status wf_ref_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
 
 typedef struct attention_grads {
     const double *y, *dy, *lse;
-    double *dq, *dk, *dv;
-    double *dbias; /* NULL: not wanted */
+    double *dq, *dk, *dv, *dbias; /* NULL: not wanted */
 } attention_grads;
 
 static double dot(const double *a, const double *b, int64_t n)
@@ -151,6 +150,12 @@ static double dot(const double *a, const double *b, int64_t n)
     for (int64_t c = 0; c < n; c++)
         sum += a[c] * b[c];
     return sum;
+}
+
+static void add_times(double *to, double factor, const double *x, int64_t n)
+{
+    for (int64_t c = 0; c < n; c++)
+        to[c] += factor * x[c];
 }
 
 static void differentiate_query(const score_rows *o, const attention_grads *g, int64_t n, int64_t h, int64_t i)
@@ -166,12 +171,12 @@ static void differentiate_query(const score_rows *o, const attention_grads *g, i
         const int64_t from = head_at(o, n, h, j, z->s, z->d), value = head_at(o, n, h, j, z->s, z->e);
         const double p = exp(o->score[j] - lse), keep = kept(o, n, h, i, j);
         const double ds = p * (keep * dot(dy, o->v + value, z->e) - mean);
-        for (int64_t c = 0; c < z->e; c++)
-            g->dv[value + c] += p * keep * dy[c];
-        for (int64_t c = 0; c < z->d; c++) {
-            g->dq[to + c] += o->a->scale * ds * o->k[from + c];
-            g->dk[from + c] += o->a->scale * ds * o->q[to + c];
-        }
+        if (g->dv)
+            add_times(g->dv + value, p * keep, dy, z->e);
+        if (g->dq)
+            add_times(g->dq + to, o->a->scale * ds, o->k + from, z->d);
+        if (g->dk)
+            add_times(g->dk + from, o->a->scale * ds, o->q + to, z->d);
         if (g->dbias)
             g->dbias[bias_at(o, h, i, j)] += ds;
     }
@@ -194,7 +199,7 @@ wf_status wf_ref_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
     g.dq = zeroed(&frame, args->dq);
     g.dk = zeroed(&frame, args->dk);
     g.dv = zeroed(&frame, args->dv);
-    g.dbias = args->dbias ? zeroed(&frame, args->dbias) : NULL;
+    g.dbias = zeroed(&frame, args->dbias);
     const int64_t each = args->heads * o.z.t;
     for (int64_t r = 0; r < o.z.n * each && frame.status == WF_OK; r++)
         differentiate_query(&o, &g, r / each, r % each / o.z.t, r % o.z.t);

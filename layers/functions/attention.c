@@ -70,31 +70,58 @@ static wf_status check_three(const wf_var *q, const wf_var *k, const wf_var *v, 
     return WF_OK;
 }
 
+/* Both are cut between the same heads, on every rank of the axis, so that all ranks come to one answer. */
+static bool same_heads(const wf_layout *a, const wf_layout *b, int axis, int64_t heads)
+{
+    const int64_t d = a->global.dim[2] / heads, e = b->global.dim[2] / heads;
+    const int64_t *const left = a->bounds[axis], *const right = b->bounds[axis];
+    if (!left || !right)
+        return a->box.lo[2] * e == b->box.lo[2] * d && a->box.hi[2] * e == b->box.hi[2] * d;
+    for (int r = 0; r <= wf_mesh_size(a->mesh, (wf_axis)axis); r++)
+        if (left[r] * e != right[r] * d)
+            return false;
+    return true;
+}
+
+static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
+{
+    if (a->known != b->known || (a->known && a->mesh != b->mesh))
+        return false;
+    for (int axis = 0; axis < WF_AXES && a->known; axis++) {
+        if (a->placement[axis] != b->placement[axis])
+            return false;
+        if (a->placement[axis] != WF_SHARDED)
+            continue;
+        if (a->dim[axis] != b->dim[axis] || (a->dim[axis] == 2 && !same_heads(a, b, axis, heads)))
+            return false;
+    }
+    return true;
+}
+
+static bool whole_heads(const wf_layout *layout, int64_t heads)
+{
+    const int64_t d = layout->global.dim[2] / heads;
+    for (int axis = 0; axis < WF_AXES; axis++)
+        if (layout->placement[axis] == WF_SHARDED && layout->dim[axis] == 2 && layout->bounds[axis])
+            for (int r = 0; r <= wf_mesh_size(layout->mesh, (wf_axis)axis); r++)
+                if (layout->bounds[axis][r] % d != 0)
+                    return false;
+    return layout->box.lo[2] % d == 0 && layout->box.hi[2] % d == 0;
+}
+
 /* The three are cut alike, into whole heads. */
 static wf_status check_cut(const wf_var *q, const wf_var *k, const wf_var *v, int64_t heads)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     const wf_layout *const first = &q->value->layout;
     const wf_var *const of[2] = {k, v};
-    for (int i = 0; i < 2; i++) {
-        const wf_layout *const other = &of[i]->value->layout;
-        bool same = first->known == other->known && (!first->known || first->mesh == other->mesh);
-        for (int a = 0; a < WF_AXES && first->known && same; a++)
-            same = first->placement[a] == other->placement[a] &&
-                   (first->placement[a] != WF_SHARDED || first->dim[a] == other->dim[a]);
-        if (same && wf_layout_is_sharded(first, 2)) {
-            const int64_t d = first->global.dim[2] / heads, e = other->global.dim[2] / heads;
-            same = first->box.lo[2] * e == other->box.lo[2] * d && first->box.hi[2] * e == other->box.hi[2] * d;
-        }
-        WF_CHECK(same, WF_ERR_SHAPE, "attention takes queries, keys and values of one layout, not (%s) and (%s)",
-                 wf_layout_text(first, left), wf_layout_text(other, right));
-    }
-    if (!wf_layout_is_sharded(first, 2))
-        return WF_OK;
-    const int64_t d = first->global.dim[2] / heads;
-    WF_CHECK(first->box.lo[2] % d == 0 && first->box.hi[2] % d == 0, WF_ERR_SHAPE,
-             "attention of %lld heads of %lld features cannot be cut inside a head: %s", (long long)heads, (long long)d,
-             wf_layout_text(first, left));
+    for (int i = 0; i < 2; i++)
+        WF_CHECK(cuts_alike(first, &of[i]->value->layout, heads), WF_ERR_SHAPE,
+                 "attention takes queries, keys and values of one layout, not (%s) and (%s)",
+                 wf_layout_text(first, left), wf_layout_text(&of[i]->value->layout, right));
+    WF_CHECK(!wf_layout_is_sharded(first, 2) || whole_heads(first, heads), WF_ERR_SHAPE,
+             "attention of %lld heads of %lld features cannot be cut inside a head: %s", (long long)heads,
+             (long long)(first->global.dim[2] / heads), wf_layout_text(first, left));
     return WF_OK;
 }
 
@@ -135,7 +162,7 @@ static wf_status check_mask(const wf_tensor *mask, const int64_t whole[4])
     return WF_OK;
 }
 
-static wf_status check_bias(const wf_var *q, const wf_attention_opts *o)
+static wf_status check_bias(const wf_var *q, const wf_attention_opts *o, bool heads_cut)
 {
     char text[WF_SHAPE_TEXT];
     if (!o->bias)
@@ -151,13 +178,13 @@ static wf_status check_bias(const wf_var *q, const wf_attention_opts *o)
         WF_CHECK(!wf_layout_is_sharded(&o->bias->value->layout, d), WF_ERR_SHAPE,
                  "attention: the bias is sharded, should be whole");
     WF_CHECK(
-        o->bias->param || o->bias->value->layout.known || !wf_layout_is_sharded(&q->value->layout, 2), WF_ERR_SHAPE,
+        o->bias->param || o->bias->value->layout.known || !heads_cut, WF_ERR_SHAPE,
         "attention: a bias that was computed needs a layout where heads are sharded; say with wf_tensor_set_layout "
         "that every rank has it whole");
     return WF_OK;
 }
 
-static wf_status check_attention(const wf_var *q, const wf_var *k, const wf_var *v, const wf_attention_opts *o)
+wf_status wf_attention_check_heads(const wf_attention_opts *o)
 {
     WF_CHECK(o->heads >= 1, WF_ERR_ARGUMENT, "attention of %lld heads, should be at least 1", (long long)o->heads);
     WF_CHECK(o->dropout >= 0 && o->dropout < 1, WF_ERR_ARGUMENT, "attention: dropout rate %g is not in [0, 1)",
@@ -165,18 +192,34 @@ static wf_status check_attention(const wf_var *q, const wf_var *k, const wf_var 
     WF_CHECK(!o->query_regions == !o->key_regions, WF_ERR_ARGUMENT,
              "attention: regions of %s alone, should be of both or none", o->query_regions ? "queries" : "keys");
     WF_CHECK(o->bias || !o->bias_index, WF_ERR_ARGUMENT, "attention: an index of a bias, and no bias");
+    return WF_OK;
+}
+
+wf_status wf_attention_check_opts(const wf_var *q, const wf_attention_opts *o, const wf_attention_extent *of)
+{
+    WF_TRY(check_whole_numbers("lengths", o->lengths, of->n, -1));
+    WF_TRY(check_whole_numbers("regions of queries", o->query_regions, -1, of->t));
+    WF_TRY(check_whole_numbers("regions of keys", o->key_regions,
+                               o->query_regions ? o->query_regions->shape.dim[0] : -1, of->s));
+    WF_TRY(check_whole_numbers("the index of the bias", o->bias_index, of->t, of->s));
+    WF_TRY(check_mask(o->mask, (int64_t[]){of->n, of->heads, of->t, of->s}));
+    return check_bias(q, o, of->heads_cut);
+}
+
+static wf_status check_attention(const wf_var *q, const wf_var *k, const wf_var *v, const wf_attention_opts *o)
+{
+    WF_TRY(wf_attention_check_heads(o));
     WF_TRY(check_three(q, k, v, o->heads));
     WF_TRY(check_cut(q, k, v, o->heads));
-    const int64_t n = q->value->shape.dim[0], t = q->value->shape.dim[1], s = k->value->shape.dim[1];
+    const wf_shape shape = q->value->shape;
     const wf_layout *const layout = &q->value->layout;
-    const int64_t d = (layout->known ? layout->global.dim[2] : q->value->shape.dim[2]) / o->heads;
-    WF_TRY(check_whole_numbers("lengths", o->lengths, n, -1));
-    WF_TRY(check_whole_numbers("regions of queries", o->query_regions, -1, t));
-    WF_TRY(check_whole_numbers("regions of keys", o->key_regions,
-                               o->query_regions ? o->query_regions->shape.dim[0] : -1, s));
-    WF_TRY(check_whole_numbers("the index of the bias", o->bias_index, t, s));
-    WF_TRY(check_mask(o->mask, (int64_t[]){n, q->value->shape.dim[2] / d, t, s}));
-    return check_bias(q, o);
+    const int64_t d = (layout->known ? layout->global.dim[2] : shape.dim[2]) / o->heads;
+    return wf_attention_check_opts(q, o,
+                                   &(wf_attention_extent){.n = shape.dim[0],
+                                                          .heads = shape.dim[2] / d,
+                                                          .t = shape.dim[1],
+                                                          .s = k->value->shape.dim[1],
+                                                          .heads_cut = wf_layout_is_sharded(layout, 2)});
 }
 
 /* --- arguments of the kernels --------------------------------------------------------------------------------------
@@ -336,9 +379,9 @@ static wf_status run_backward(wf_node *node, wf_tensor *const to[INPUTS], const 
     wf_attention_args args = args_of(call, of, &arrays);
     const wf_array up = wf_tensor_array(dy);
     args.dy = &up;
-    args.dq = &grad[INPUT_Q];
-    args.dk = &grad[INPUT_K];
-    args.dv = &grad[INPUT_V];
+    args.dq = to[INPUT_Q] ? &grad[INPUT_Q] : NULL;
+    args.dk = to[INPUT_K] ? &grad[INPUT_K] : NULL;
+    args.dv = to[INPUT_V] ? &grad[INPUT_V] : NULL;
     args.dbias = to[INPUT_BIAS] ? &grad[INPUT_BIAS] : NULL;
     return dy->ctx->k->attention_backward(dy->ctx, &args);
 }
@@ -349,7 +392,7 @@ static wf_status attention_backward(wf_node *node)
     wf_tensor *to[INPUTS] = {0}, *dy = wf_tensor_dense(wf_node_dy(node), wf_node_dy(node)->dtype, WF_ROW_MAJOR);
     wf_status status = dy ? WF_OK : wf_error_code();
     for (int i = 0; i < INPUTS && status == WF_OK; i++) {
-        if (i == INPUT_BIAS && (!node->in[i] || !wf_node_wants(node, i)))
+        if (!node->in[i] || !wf_node_wants(node, i))
             continue;
         to[i] = gradient_like(node, saved[i]);
         status = to[i] ? WF_OK : wf_error_code();
@@ -360,7 +403,7 @@ static wf_status attention_backward(wf_node *node)
         status = give_table(node, to[INPUT_BIAS]);
     wf_tensor_free(to[INPUT_BIAS]);
     for (int i = 0; i < INPUT_BIAS; i++)
-        if (status == WF_OK)
+        if (status == WF_OK && to[i])
             status = wf_function_give(node, i, to[i]);
         else
             wf_tensor_free(to[i]);

@@ -71,6 +71,18 @@ wf_status wf_take_check(const char *what, const wf_var *index) WF_NODISCARD;
  * summed over the axes that cut the indices; one without is this rank's part. Collective over part->comm. */
 wf_var *wf_take_rows(const char *what, wf_var *table, const wf_var *index, const wf_take_part *part);
 
+/* What options of attention are for: samples, heads, queries and keys. */
+typedef struct wf_attention_extent {
+    int64_t n, heads, t, s;
+    bool heads_cut; /* ranks have, or get, some of the heads */
+} wf_attention_extent;
+
+struct wf_attention_opts;
+/* Options of attention: those that need no shape, and the others. Local. */
+wf_status wf_attention_check_heads(const struct wf_attention_opts *o) WF_NODISCARD;
+wf_status wf_attention_check_opts(const wf_var *q, const struct wf_attention_opts *o,
+                                  const wf_attention_extent *of) WF_NODISCARD;
+
 /* A mean over x: what each element weighs, and for how much the result stands. */
 typedef struct wf_reduction {
     double scale;

@@ -253,16 +253,18 @@ static bool resolve(wf_shape in, wf_shape *out)
     return wf_shape_count(*out) == wf_shape_count(in);
 }
 
-/* x's elements under another shape; *seen is what undoes it. */
-static wf_tensor *reshaped(const wf_tensor *x, wf_shape shape, wf_order *seen)
+/* x's elements under another shape, `whole` on all ranks together; *seen is what undoes it. */
+static wf_tensor *reshaped(const wf_tensor *x, wf_shape shape, wf_shape whole, wf_order *seen)
 {
-    /* If both names fit the bytes, takes the one that later layers need not convert. */
-    const wf_order order = shape.rank >= 4 && orders_agree(shape) ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
+    const wf_shape from = x->layout.known ? x->layout.global : x->shape;
+    /* If both names fit the bytes, takes the one that later layers need not convert. All ranks take the same one, which
+     * an empty part or one of a single element must not decide: exchanges travel in the order of the memory. */
+    const wf_order order = shape.rank >= 4 && orders_agree(whole) ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
     *seen = x->order;
-    if (x->order == WF_ROW_MAJOR || orders_agree(x->shape))
+    if (x->order == WF_ROW_MAJOR || orders_agree(from))
         return wf_tensor_recast(x, shape, order);
     /* Only pixels are folded: samples and channels keep their strides. */
-    if (shape.rank >= 3 && shape.dim[0] == x->shape.dim[0] && shape.dim[1] == x->shape.dim[1])
+    if (shape.rank >= 3 && whole.dim[0] == from.dim[0] && whole.dim[1] == from.dim[1])
         return wf_tensor_recast(x, shape, WF_CHANNELS_LAST);
     *seen = WF_ROW_MAJOR;
     wf_tensor *rows = wf_tensor_dense(x, x->dtype, WF_ROW_MAJOR), *y = wf_tensor_recast(rows, shape, order);
@@ -308,7 +310,7 @@ static wf_var *reshape(const char *what, wf_var *x, wf_shape shape)
     if (!flat || !flat_layout(&x->value->layout, shape, &layout))
         WF_TRY_NULL(follow_layout(what, x, shape, flat ? (int[]){0, -1} : from, &layout));
     reshape_state state = {.shape = x->value->shape};
-    wf_tensor *y = reshaped(x->value, shape, &state.order);
+    wf_tensor *y = reshaped(x->value, shape, layout.known ? layout.global : shape, &state.order);
     const wf_status status = wf_tensor_set_layout(y, layout);
     wf_var *out = wf_function_finish(
         status, x->tape,

@@ -45,29 +45,52 @@ static const int64_t *head_bounds(const wf_layout *layout, int axis, int64_t hea
     return own;
 }
 
+/* All that ranks judge alike. */
 static wf_status check_shared(const wf_var *q, const wf_var *k, const wf_var *v, const wf_attention_opts *o)
 {
-    char text[WF_LAYOUT_TEXT];
-    const wf_layout *const layout = &q->value->layout;
-    WF_TRY(wf_function_check_pair("attention by heads", q, k, WF_ANY_FUNCTION));
-    WF_TRY(wf_function_check_pair("attention by heads", q, v, WF_ANY_FUNCTION));
-    WF_TRY(wf_function_check_layouts("attention by heads", q, k));
-    WF_TRY(wf_function_check_layouts("attention by heads", q, v));
-    WF_CHECK(layout->global.rank == 3 && o->heads >= 1 && layout->global.dim[2] % o->heads == 0, WF_ERR_SHAPE,
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    const wf_layout *const layout = &q->value->layout, *const other = &k->value->layout;
+    WF_TRY(wf_attention_check_heads(o));
+    WF_TRY(wf_function_check_pair("attention by heads", k, v, WF_ANY_FUNCTION));
+    WF_TRY(wf_function_check_layouts("attention by heads", k, v));
+    WF_CHECK(q->tape == k->tape, WF_ERR_ARGUMENT, "attention of variables of two tapes");
+    WF_CHECK(q->value->dtype == k->value->dtype, WF_ERR_DTYPE, "attention by heads takes equal types, not %s and %s",
+             wf_dtype_name(q->value->dtype), wf_dtype_name(k->value->dtype));
+    WF_CHECK(layout->global.rank == 3 && layout->global.dim[2] % o->heads == 0, WF_ERR_SHAPE,
              "attention of %lld heads: tokens %s, should be [N,T,E] with E a multiple", (long long)o->heads,
-             wf_layout_text(layout, text));
-    WF_CHECK(layout->bounds[token_axis(layout)] && !wf_layout_is_sharded(layout, 2), WF_ERR_SHAPE,
+             wf_layout_text(layout, left));
+    bool alike = other->known && other->mesh == layout->mesh && other->global.rank == 3 &&
+                 other->global.dim[0] == layout->global.dim[0] && other->global.dim[2] == layout->global.dim[2];
+    for (int a = 0; a < WF_AXES && alike; a++)
+        alike = layout->placement[a] == other->placement[a] && layout->dim[a] == other->dim[a];
+    WF_CHECK(alike, WF_ERR_SHAPE,
+             "attention by heads takes queries and keys [N,T,E] and [N,S,E] that the same axes cut, not (%s) and (%s)",
+             wf_layout_text(layout, left), wf_layout_text(other, right));
+    const int axis = token_axis(layout);
+    WF_CHECK(layout->bounds[axis] && other->bounds[axis] && !wf_layout_is_sharded(layout, 2), WF_ERR_SHAPE,
              "attention by heads takes tokens that are cut at bounds which all ranks know, and whole features, not %s; "
              "wf_redistribute it first",
-             wf_layout_text(layout, text));
+             wf_layout_text(layout, left));
     return WF_OK;
 }
 
-/* --- the three in one tensor [3,N,T,E] ---------------------------------------------------------------------------- */
+/* Before anything is sent; an option may be wrong on some ranks alone, and the others would wait. */
+static wf_status check_whole_options(const wf_var *q, const wf_var *k, const wf_attention_opts *o)
+{
+    const wf_layout *const layout = &q->value->layout;
+    const wf_attention_extent of = {.n = q->value->shape.dim[0],
+                                    .heads = 1,
+                                    .t = layout->global.dim[1],
+                                    .s = k->value->layout.global.dim[1],
+                                    .heads_cut = true};
+    return wf_comm_post_failure(wf_mesh_world(layout->mesh), wf_attention_check_opts(q, o, &of));
+}
 
-/* Tensor number i of three. Row-major on every rank: an exchange must have one order, and wf_stack takes that of the
+/* --- several in one tensor [3,N,T,E] ------------------------------------------------------------------------------ */
+
+/* Tensor number i of them. Row-major on every rank: an exchange must have one order, and wf_stack takes that of the
  * memory, which may be another one for a rank without tokens. */
-static wf_strided third_of(const wf_tensor *all, int64_t i)
+static wf_strided part_of(const wf_tensor *all, int64_t i)
 {
     wf_strided a = wf_tensor_strided(all);
     if (a.data)
@@ -83,13 +106,13 @@ static wf_strided third_of(const wf_tensor *all, int64_t i)
 static wf_status backward_joined(wf_node *node)
 {
     const wf_tensor *const dy = wf_node_dy(node);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < dy->shape.dim[0]; i++) {
         if (!wf_node_wants(node, i))
             continue;
         bool add = false;
         wf_tensor *grad = wf_node_grad(node, i, &add);
         WF_NEED(grad);
-        const wf_strided from = third_of(dy, i), to = wf_tensor_strided(grad);
+        const wf_strided from = part_of(dy, i), to = wf_tensor_strided(grad);
         WF_TRY(dy->ctx->k->copy(dy->ctx, &from, &to, add));
     }
     return WF_OK;
@@ -97,17 +120,17 @@ static wf_status backward_joined(wf_node *node)
 
 static const wf_op joined_op = {.name = "attention_tokens", .backward = backward_joined};
 
-static wf_var *join_three(wf_var *const x[3])
+static wf_var *join_tokens(wf_var *const *x, int count)
 {
     const wf_shape s = x[0]->value->shape;
-    wf_tensor *y = wf_output("attention by heads", x[0], WF_SHAPE(3, s.dim[0], s.dim[1], s.dim[2]), WF_ROW_MAJOR,
+    wf_tensor *y = wf_output("attention by heads", x[0], WF_SHAPE(count, s.dim[0], s.dim[1], s.dim[2]), WF_ROW_MAJOR,
                              (int[]){-1, 0, 1, 2});
     wf_status status = y ? WF_OK : wf_error_code();
-    for (int i = 0; i < 3 && status == WF_OK; i++) {
-        const wf_strided from = wf_tensor_strided(x[i]->value), to = third_of(y, i);
+    for (int i = 0; i < count && status == WF_OK; i++) {
+        const wf_strided from = wf_tensor_strided(x[i]->value), to = part_of(y, i);
         status = y->ctx->k->copy(y->ctx, &from, &to, false);
     }
-    return wf_function_finish(status, x[0]->tape, &(wf_node_spec){.op = &joined_op, .n_in = 3, .in = x}, y);
+    return wf_function_finish(status, x[0]->tape, &(wf_node_spec){.op = &joined_op, .n_in = count, .in = x}, y);
 }
 
 static wf_status backward_taken(wf_node *node)
@@ -117,16 +140,16 @@ static wf_status backward_taken(wf_node *node)
     bool add = false;
     wf_tensor *grad = wf_node_grad(node, 0, &add);
     WF_NEED(grad);
-    if (!add) /* the other two come later */
+    if (!add) /* the others come later */
         WF_TRY(wf_tensor_fill(grad, 0));
-    const wf_strided from = wf_tensor_strided(dy), to = third_of(grad, *i);
+    const wf_strided from = wf_tensor_strided(dy), to = part_of(grad, *i);
     return dy->ctx->k->copy(dy->ctx, &from, &to, true);
 }
 
 static const wf_op taken_op = {.name = "attention_heads", .backward = backward_taken};
 
 /* Not wf_split and wf_squeeze: reshaping cannot tell where a sharded dimension of length 1 went. */
-static wf_var *take_third(wf_var *all, int64_t i)
+static wf_var *take_part(wf_var *all, int64_t i)
 {
     if (!all)
         return NULL;
@@ -135,12 +158,24 @@ static wf_var *take_third(wf_var *all, int64_t i)
         wf_output("attention by heads", all, WF_SHAPE(s.dim[1], s.dim[2], s.dim[3]), WF_ROW_MAJOR, (int[]){1, 2, 3});
     wf_status status = y ? WF_OK : wf_error_code();
     if (status == WF_OK) {
-        const wf_strided from = third_of(all->value, i), to = wf_tensor_strided(y);
+        const wf_strided from = part_of(all->value, i), to = wf_tensor_strided(y);
         status = y->ctx->k->copy(y->ctx, &from, &to, false);
     }
     return wf_function_finish(
         status, all->tape,
         &(wf_node_spec){.op = &taken_op, .n_in = 1, .in = &all, .state = &i, .state_bytes = sizeof i}, y);
+}
+
+/* Whole tokens of this rank's heads: `count` variables of one layout in one exchange. */
+static bool gather_tokens(wf_var *const *x, int count, int axis, const int64_t *bounds, wf_var **part)
+{
+    wf_var *all = join_tokens(x, count);
+    if (!all)
+        return false;
+    all = wf_redistribute_along(all, moved_cut(&all->value->layout, axis, 2, 3, bounds), 1u << axis);
+    for (int i = 0; i < count; i++)
+        part[i] = take_part(all, i);
+    return all;
 }
 
 wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
@@ -154,14 +189,15 @@ wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts
     if (axis < 0)
         return wf_attention(q, k, v, o);
     WF_TRY_NULL(check_shared(q, k, v, &o));
+    WF_TRY_NULL(check_whole_options(q, k, &o));
     const int64_t *const bounds = head_bounds(&own, axis, o.heads);
-    wf_var *all = join_three((wf_var *const[]){q, k, v}), *part[3];
-    if (!bounds || !all)
+    wf_var *const x[3] = {q, k, v};
+    wf_var *part[3] = {0};
+    const bool equal =
+        own.global.dim[1] == k->value->layout.global.dim[1] && own.bounds[axis] == k->value->layout.bounds[axis];
+    if (!bounds || !gather_tokens(x, equal ? 3 : 1, axis, bounds, part) ||
+        (!equal && !gather_tokens(x + 1, 2, axis, bounds, part + 1)))
         return NULL;
-    /* One exchange for the three. */
-    all = wf_redistribute_along(all, moved_cut(&all->value->layout, axis, 2, 3, bounds), 1u << axis);
-    for (int i = 0; i < 3; i++)
-        part[i] = take_third(all, i);
     wf_var *y = wf_attention(part[0], part[1], part[2], o);
     if (!y)
         return NULL;

@@ -10,7 +10,8 @@ typedef struct attention_case {
     int64_t rows; /* of a bias; 0: none */
     int64_t first_query, first_key;
     bool index, mask, lengths, regions, causal;
-    bool shared; /* one mask for all samples and heads */
+    bool shared;      /* one mask for all samples and heads */
+    unsigned without; /* bits of dq, dk and dv that are not wanted */
     double dropout, spread;
 } attention_case;
 
@@ -102,15 +103,16 @@ static void attention_body(run *r)
     run_result(r, &y, 4);
     run_result(r, &lse, 4);
     args.dy = &dy;
-    args.dq = &dq;
-    args.dk = &dk;
-    args.dv = &dv;
+    args.dq = t->without & 1u ? NULL : &dq;
+    args.dk = t->without & 2u ? NULL : &dk;
+    args.dv = t->without & 4u ? NULL : &dv;
     args.dbias = t->rows > 0 ? &dbias : NULL;
     run_call(r, r->k->attention_backward(r->ctx, &args));
     const double sums = (double)(t->t > 64 ? t->t : 64) / 16 * spread;
-    run_result(r, &dq, sums);
-    run_result(r, &dk, sums);
-    run_result(r, &dv, sums);
+    const wf_array *const grad[] = {args.dq, args.dk, args.dv};
+    for (int i = 0; i < 3; i++)
+        if (grad[i])
+            run_result(r, grad[i], sums);
     if (args.dbias)
         run_result(r, &dbias, 16 * sums);
 }
@@ -150,6 +152,9 @@ static void attention(void)
          .mask = true,
          .dropout = 0.1},
         {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},
+        {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 1},
+        {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 2 | 4, .rows = 3},
+        {.n = 1, .heads = 2, .t = 6, .s = 7, .d = 3, .e = 5, .without = 1 | 4},
         {.n = 0, .heads = 2, .t = 5, .s = 7, .d = 4, .e = 4, .rows = 3},
         {.n = 2, .heads = 2, .t = 0, .s = 7, .d = 4, .e = 4, .rows = 3},
         {.n = 2, .heads = 2, .t = 5, .s = 0, .d = 4, .e = 4, .rows = 3},

@@ -189,6 +189,51 @@ static void memory(void)
     WF_EXPECT_OK(wf_ctx_free(own));
 }
 
+enum { THREADED = 200, WIDE = 12 };
+
+/* y and the gradients of q, k and v of one head, 200 tokens, with so many threads; those not in `wanted` are 0. */
+static void run_threads(int threads, unsigned wanted, float (*to)[THREADED * WIDE])
+{
+    static float host[THREADED * WIDE];
+    wf_ctx *own = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = threads});
+    wf_tape *on = wf_tape_new(own);
+    test_rng draw = {9};
+    wf_var *x[3];
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < THREADED * WIDE; j++)
+            host[j] = (float)test_uniform(&draw, -1, 1);
+        wf_tensor *t = wf_tensor_new(own, WF_F32, WF_SHAPE(1, THREADED, WIDE));
+        WF_EXPECT_OK(wf_tensor_import(t, host, sizeof host));
+        x[i] = wanted >> i & 1 ? wf_leaf(on, t) : wf_input(on, t);
+        wf_tensor_free(t);
+    }
+    wf_var *y = wf_attention(x[0], x[1], x[2], (wf_attention_opts){.causal = true});
+    WF_EXPECT_OK(wf_tensor_export(wf_value(y), to[0], sizeof *to));
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(y, y))));
+    for (int i = 0; i < 3; i++)
+        if (wanted >> i & 1)
+            WF_EXPECT_OK(wf_tensor_export(wf_grad(x[i]), to[1 + i], sizeof *to));
+        else
+            memset(to[1 + i], 0, sizeof *to);
+    WF_EXPECT_OK(wf_tape_reset(on));
+    wf_tape_free(on);
+    WF_EXPECT_OK(wf_ctx_free(own));
+}
+
+/* A head over several threads, and gradients that some inputs do not want, are the same numbers. */
+static void threads(void)
+{
+    static float one[4][THREADED * WIDE], other[4][THREADED * WIDE];
+    run_threads(1, 7, one);
+    for (unsigned wanted = 1; wanted < 8; wanted++) {
+        run_threads(1 + (int)wanted % 4, wanted, other);
+        for (int i = 0; i < 4; i++)
+            if (i == 0 || wanted >> (i - 1) & 1)
+                WF_EXPECT(memcmp(one[i], other[i], sizeof *one) == 0,
+                          "array %d differs with %u threads and gradients %u", i, 1 + wanted % 4, wanted);
+    }
+}
+
 static void refuse(wf_status code, const char *words, wf_var *y)
 {
     WF_EXPECT(!y && wf_error_code() == code && strstr(wf_error_message(), words), "is \"%s\" (%s), should have \"%s\"",
@@ -242,6 +287,7 @@ int main(int argc, char **argv)
                                    {"values", values},
                                    {"rotary", rotary},
                                    {"memory", memory},
+                                   {"threads", threads},
                                    {"errors", errors},
                                    {0}});
 }

@@ -1,13 +1,25 @@
 /* A transformer block whose heads and hidden features are cut over ranks, unevenly: y, dx and the gradients of all
  * parameters are those of the serial block, and it sends two sums forward and two backward. */
 #include "comm/mesh_author.h"
+#include "layers/attention.h"
 #include "layers/layers.h"
 #include "tests/optim/optim_model.h"
 #include "tests/ranks.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST = 600, FEATURES = 12 };
+
+static void begin_ranks(void)
+{
+    comm =
+        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1, .seed = 3});
+    ctx = wf_comm_ctx(comm);
+    size = wf_comm_size(comm);
+}
+
+#include "tests/layers/attention_tokens.h"
 
 typedef struct block_case {
     const char *name;
@@ -128,14 +140,6 @@ static void compare_block(const wf_mesh *mesh, const block_case *t)
     wf_tape_free(tape);
 }
 
-static void begin_ranks(void)
-{
-    comm =
-        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1, .seed = 3});
-    ctx = wf_comm_ctx(comm);
-    size = wf_comm_size(comm);
-}
-
 /* All cuts by samples and heads for which each rank has a head. */
 static void blocks(void)
 {
@@ -153,104 +157,65 @@ static void blocks(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
-/* --- tokens ------------------------------------------------------------------------------------------------------- */
+/* --- queries of one text, keys of another ------------------------------------------------------------------------- */
 
-typedef struct token_outcome {
-    double y[MOST], dx[3][MOST], table[MOST];
-} token_outcome;
-
-static void attend_tokens(const wf_layout *layout, int64_t heads, wf_tape *tape, wf_tensor *const *x, token_outcome *to)
+static void attend_other(const wf_mesh *mesh, wf_tape *tape, wf_tensor *const *x, token_outcome *to)
 {
-    wf_var *leaf[3];
-    wf_tensor *own[3], *table = wf_tensor_new(ctx, WF_F64, WF_SHAPE(5, heads));
-    double host[MOST];
-    for (int i = 0; i < MOST; i++)
-        host[i] = 0.1 * i;
-    values_set(table, host);
-    if (layout)
-        WF_EXPECT_OK(wf_tensor_set_layout(table, wf_mesh_layout_same(layout->mesh, table->shape)));
-    WF_EXPECT_OK(wf_tape_set_iteration(tape, 2));
-    for (int i = 0; i < 3; i++) {
-        own[i] = layout ? wf_tensor_redistribute(x[i], *layout) : wf_tensor_alias(x[i]);
-        leaf[i] = wf_leaf(tape, own[i]);
-    }
-    wf_var *bias = wf_leaf(tape, table);
-    wf_var *y = wf_attention_by_heads(
-        leaf[0], leaf[1], leaf[2], (wf_attention_opts){.heads = heads, .causal = true, .dropout = 0.3, .bias = bias});
-    wf_var *loss = wf_sum(wf_mul(y, wf_mul(y, y)));
-    WF_EXPECT(loss, "%lld heads: %s", (long long)heads, wf_error_message());
+    const wf_init init = {WF_INIT_UNIFORM, -0.5, 0.5};
+    wf_layer *layer = wf_layer_named(
+        wf_multihead(
+            ctx,
+            (wf_multihead_opts){
+                .features = FEATURES, .heads = 4, .dropout = 0.3, .relative = 5, .w_init = init, .mesh = mesh}),
+        "other");
+    WF_EXPECT_OK(wf_tape_set_iteration(tape, 3));
+    wf_var *leaf[2] = {wf_leaf(tape, x[0]), wf_leaf(tape, x[1])}, *y = wf_apply_n(layer, leaf, 2);
+    WF_EXPECT(y, "%s", wf_error_message());
     values_get(wf_value(y), to->y);
-    WF_EXPECT_OK(wf_backward(loss));
-    for (int i = 0; i < 3; i++)
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(y, y))));
+    for (int i = 0; i < 2; i++)
         values_get(wf_grad(leaf[i]), to->dx[i]);
-    values_get(wf_grad(bias), to->table);
     WF_EXPECT_OK(wf_tape_reset(tape));
-    for (int i = 0; i < 3; i++)
-        wf_tensor_free(own[i]);
-    wf_tensor_free(table);
+    wf_layer_free(layer);
 }
 
-static double part_error(const wf_layout *layout, const double *whole, const double *part)
-{
-    double host[MOST];
-    wf_tensor *all = wf_tensor_new(ctx, WF_F64, layout->global);
-    values_set(all, whole);
-    wf_tensor *view = wf_tensor_view(all, layout->box);
-    values_get(view, host);
-    const double error = test_distance(wf_tensor_count(view), host, part);
-    wf_tensor_free(view);
-    wf_tensor_free(all);
-    return error;
-}
-
-static void compare_tokens(const wf_mesh *mesh, int64_t heads, bool empty)
+/* wf_multihead of two inputs, of other numbers of tokens, by heads and by samples. */
+static void compare_cross(const wf_mesh *mesh)
 {
     static token_outcome serial, parallel;
-    const wf_shape shape = WF_SHAPE(2, 7, 12);
-    const int parts = wf_mesh_size(mesh, WF_AXIS_HEIGHT);
-    int64_t bounds[9];
     double host[MOST];
-    test_rng rng = {5};
-    wf_layout layout;
+    test_rng rng = {11};
+    wf_layout layout[2];
+    wf_tensor *x[2], *part[2];
     wf_tape *tape = wf_tape_new(ctx);
-    wf_tensor *x[3];
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
+        x[i] = wf_tensor_new(ctx, WF_F64, WF_SHAPE(3, i == 0 ? 4 : 7, FEATURES));
         for (int j = 0; j < MOST; j++)
             host[j] = test_uniform(&rng, -1, 1);
-        x[i] = wf_tensor_new(ctx, WF_F64, shape);
         values_set(x[i], host);
+        WF_EXPECT_OK(wf_mesh_layout(mesh, x[i]->shape, (wf_layout_opts){.dim[WF_AXIS_DATA] = WF_DIM(0)}, &layout[i]));
+        part[i] = wf_tensor_redistribute(x[i], layout[i]);
     }
-    for (int r = 0; r <= parts; r++)
-        bounds[r] = empty && r < parts ? 0 : (7 * r + parts - 1) / parts;
-    WF_EXPECT_OK(wf_mesh_layout(mesh, shape,
-                                (wf_layout_opts){.dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_HEIGHT] = WF_DIM(1)},
-                                                 .bounds[WF_AXIS_HEIGHT] = bounds},
-                                &layout));
-    attend_tokens(NULL, heads, tape, x, &serial);
-    attend_tokens(&layout, heads, tape, x, &parallel);
-    WF_EXPECT(part_error(&layout, serial.y, parallel.y) < 1e-13, "%lld heads: y is off", (long long)heads);
-    for (int i = 0; i < 3; i++) {
-        WF_EXPECT(part_error(&layout, serial.dx[i], parallel.dx[i]) < 1e-13,
-                  "%lld heads: the gradient of input %d is off", (long long)heads, i);
+    attend_other(NULL, tape, x, &serial);
+    attend_other(mesh, tape, part, &parallel);
+    WF_EXPECT(part_error(layout, serial.y, parallel.y) < 1e-12, "y of two inputs is off");
+    for (int i = 0; i < 2; i++) {
+        WF_EXPECT(part_error(&layout[i], serial.dx[i], parallel.dx[i]) < 1e-12,
+                  "the gradient of input %d of two is off", i);
         wf_tensor_free(x[i]);
+        wf_tensor_free(part[i]);
     }
-    WF_EXPECT(test_distance(5 * heads, parallel.table, serial.table) < 1e-12,
-              "%lld heads: the table's gradient is off by %g", (long long)heads,
-              test_distance(5 * heads, parallel.table, serial.table));
     wf_tape_free(tape);
 }
 
-static void tokens(void)
+static void cross(void)
 {
     begin_ranks();
-    for (int high = 1; high <= size; high++) {
-        if (size % high)
+    for (int heads = 1; heads <= size && heads <= 4; heads++) {
+        if (size % heads)
             continue;
-        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high, .height = high});
-        WF_EXPECT(mesh, "%s", wf_error_message());
-        for (int64_t heads = 1; heads <= 6; heads += heads)
-            compare_tokens(mesh, heads, heads == 2);
-        compare_tokens(mesh, 3, false);
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / heads, .channel = heads});
+        compare_cross(mesh);
         wf_mesh_close(mesh);
     }
     WF_EXPECT_OK(wf_comm_close(comm));
@@ -376,6 +341,27 @@ static void cut_tokens(const wf_mesh *mesh)
     wf_tape_free(tape);
 }
 
+/* Rank 0 has a whole head, others a part of one: an error of all. */
+static void cut_heads_inside(const wf_mesh *mesh)
+{
+    int64_t bounds[9] = {0, 6, 7};
+    wf_layout layout;
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *whole = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1, 3, 12));
+    WF_EXPECT_OK(wf_tensor_fill(whole, 1));
+    for (int r = 3; r <= size; r++)
+        bounds[r] = 12;
+    WF_EXPECT_OK(wf_mesh_layout(
+        mesh, whole->shape, (wf_layout_opts){.dim = {[WF_AXIS_CHANNEL] = WF_DIM(2)}, .bounds[WF_AXIS_CHANNEL] = bounds},
+        &layout));
+    wf_tensor *part = wf_tensor_redistribute(whole, layout);
+    wf_var *x = wf_input(tape, part);
+    refuse("cannot be cut inside a head", wf_attention(x, x, x, (wf_attention_opts){.heads = 2}));
+    wf_tensor_free(part);
+    wf_tensor_free(whole);
+    wf_tape_free(tape);
+}
+
 static void errors(void)
 {
     begin_ranks();
@@ -392,15 +378,23 @@ static void errors(void)
         refuse("are fewer than the", wf_multihead(ctx, (wf_multihead_opts){.features = 6, .heads = 1, .mesh = mesh}));
     if (size > 1)
         cut_tokens(mesh);
+    if (size > 2)
+        cut_heads_inside(mesh);
     wf_mesh_close(mesh);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
 static int run(int argc, char **argv)
 {
-    return test_main(
-        argc, argv,
-        (test_case[]){{"blocks", blocks}, {"tokens", tokens}, {"regions", regions}, {"errors", errors}, {0}});
+    return test_main(argc, argv,
+                     (test_case[]){{"blocks", blocks},
+                                   {"tokens", tokens},
+                                   {"stacked", stacked},
+                                   {"wrong_lengths", wrong_lengths},
+                                   {"cross", cross},
+                                   {"regions", regions},
+                                   {"errors", errors},
+                                   {0}});
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,218 @@
+/* Attention over tokens that ranks share: y, the gradients of q, k, v and of a bias are those of the serial one. For
+ * equiv_attention. */
+#ifndef WF_TESTS_ATTENTION_TOKENS_H
+#define WF_TESTS_ATTENTION_TOKENS_H
+
+typedef struct token_outcome {
+    double y[MOST], dx[3][MOST], table[MOST];
+} token_outcome;
+
+typedef wf_var *token_form(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
+
+/* N is 2, E 12. */
+typedef struct token_case {
+    const char *name;
+    int64_t heads, t, s;
+    bool empty; /* the last rank has all tokens */
+    bool causal, bias, lengths, mask;
+    double dropout;
+} token_case;
+
+static double part_error(const wf_layout *layout, const double *whole, const double *part)
+{
+    double host[MOST];
+    wf_tensor *all = wf_tensor_new(ctx, WF_F64, layout->global);
+    values_set(all, whole);
+    wf_tensor *view = wf_tensor_view(all, layout->box);
+    values_get(view, host);
+    const double error = test_distance(wf_tensor_count(view), host, part);
+    wf_tensor_free(view);
+    wf_tensor_free(all);
+    return error;
+}
+
+/* Options of this rank's samples; tensors to be freed go to `own`. */
+static wf_attention_opts token_options(const token_case *c, int64_t first, int64_t n, wf_tensor **own)
+{
+    double host[MOST];
+    const int32_t lengths[2] = {(int32_t)c->s - 2, 3};
+    wf_attention_opts o = {.heads = c->heads, .causal = c->causal, .dropout = c->dropout};
+    if (c->lengths) {
+        own[0] = wf_tensor_new(ctx, WF_I32, WF_SHAPE(n));
+        WF_EXPECT_OK(wf_tensor_import(own[0], lengths + first, (size_t)n * sizeof *lengths));
+        o.lengths = own[0];
+    }
+    if (c->mask) {
+        for (int64_t i = 0; i < c->t * c->s; i++)
+            host[i] = i % 5 == 0 ? -INFINITY : 0.25 * (double)(i % 3);
+        own[1] = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1, 1, c->t, c->s));
+        values_set(own[1], host);
+        o.mask = own[1];
+    }
+    return o;
+}
+
+/* layout: of q, and of k and v; NULL: serial. */
+static void attend_tokens(const wf_layout *layout, const token_case *c, token_form *form, wf_tape *tape,
+                          wf_tensor *const *x, token_outcome *to)
+{
+    wf_var *leaf[3];
+    wf_tensor *own[3], *table = wf_tensor_new(ctx, WF_F64, WF_SHAPE(5, c->heads)), *made[2] = {0};
+    double host[MOST];
+    for (int i = 0; i < MOST; i++)
+        host[i] = 0.1 * i;
+    values_set(table, host);
+    if (layout)
+        WF_EXPECT_OK(wf_tensor_set_layout(table, wf_mesh_layout_same(layout->mesh, table->shape)));
+    WF_EXPECT_OK(wf_tape_set_iteration(tape, 2));
+    for (int i = 0; i < 3; i++) {
+        own[i] = layout ? wf_tensor_redistribute(x[i], layout[i > 0]) : wf_tensor_alias(x[i]);
+        leaf[i] = wf_leaf(tape, own[i]);
+    }
+    wf_var *bias = wf_leaf(tape, table);
+    wf_attention_opts o = token_options(c, layout ? layout->box.lo[0] : 0, own[0]->shape.dim[0], made);
+    o.bias = c->bias ? bias : NULL;
+    wf_var *y = form(leaf[0], leaf[1], leaf[2], o);
+    wf_var *loss = wf_sum(wf_mul(y, wf_mul(y, y)));
+    WF_EXPECT(loss, "%s: %s", c->name, wf_error_message());
+    values_get(wf_value(y), to->y);
+    WF_EXPECT_OK(wf_backward(loss));
+    for (int i = 0; i < 3; i++)
+        values_get(wf_grad(leaf[i]), to->dx[i]);
+    if (c->bias)
+        values_get(wf_grad(bias), to->table);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    for (int i = 0; i < 3; i++)
+        wf_tensor_free(own[i]);
+    for (int i = 0; i < 2; i++)
+        wf_tensor_free(made[i]);
+    wf_tensor_free(table);
+}
+
+static wf_layout cut_tokens_at(const wf_mesh *mesh, int64_t length, bool empty)
+{
+    const int parts = wf_mesh_size(mesh, WF_AXIS_HEIGHT);
+    int64_t bounds[9];
+    wf_layout layout;
+    for (int r = 0; r <= parts; r++)
+        bounds[r] = empty && r < parts ? 0 : (length * r + parts - 1) / parts;
+    WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(2, length, 12),
+                                (wf_layout_opts){.dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_HEIGHT] = WF_DIM(1)},
+                                                 .bounds[WF_AXIS_HEIGHT] = bounds},
+                                &layout));
+    return layout;
+}
+
+static void compare_tokens(const wf_mesh *mesh, const token_case *c, token_form *form)
+{
+    static token_outcome serial, parallel;
+    double host[MOST];
+    test_rng rng = {5};
+    const wf_layout layout[2] = {cut_tokens_at(mesh, c->t, c->empty), cut_tokens_at(mesh, c->s, false)};
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x[3];
+    for (int i = 0; i < 3; i++) {
+        for (int j = 0; j < MOST; j++)
+            host[j] = test_uniform(&rng, -1, 1);
+        x[i] = wf_tensor_new(ctx, WF_F64, layout[i > 0].global);
+        values_set(x[i], host);
+    }
+    attend_tokens(NULL, c, wf_attention, tape, x, &serial);
+    attend_tokens(layout, c, form, tape, x, &parallel);
+    const double error = part_error(layout, serial.y, parallel.y);
+    WF_EXPECT(error < 1e-12, "%s: y is off by %g", c->name, error);
+    for (int i = 0; i < 3; i++) {
+        const double off = part_error(&layout[i > 0], serial.dx[i], parallel.dx[i]);
+        WF_EXPECT(off < 1e-12, "%s: the gradient of input %d is off by %g", c->name, i, off);
+        wf_tensor_free(x[i]);
+    }
+    if (c->bias)
+        WF_EXPECT(test_distance(5 * c->heads, parallel.table, serial.table) < 1e-12,
+                  "%s: the table's gradient is off by %g", c->name,
+                  test_distance(5 * c->heads, parallel.table, serial.table));
+    wf_tape_free(tape);
+}
+
+static const token_case token_cases[] = {
+    {.name = "one head", .heads = 1, .t = 7, .s = 7, .causal = true, .dropout = 0.3, .bias = true},
+    {.name = "two heads", .heads = 2, .t = 7, .s = 7, .empty = true, .causal = true, .dropout = 0.3, .bias = true},
+    {.name = "three heads", .heads = 3, .t = 7, .s = 7, .lengths = true, .mask = true},
+    {.name = "four heads", .heads = 4, .t = 6, .s = 6, .causal = true},
+    {.name = "more keys", .heads = 3, .t = 5, .s = 8, .dropout = 0.3, .bias = true},
+    {.name = "fewer keys", .heads = 2, .t = 8, .s = 3, .empty = true, .causal = true, .lengths = true},
+};
+
+static void tokens(void)
+{
+    begin_ranks();
+    for (int high = 1; high <= size; high++) {
+        if (size % high)
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high, .height = high});
+        WF_EXPECT(mesh, "%s", wf_error_message());
+        for (size_t i = 0; i < sizeof token_cases / sizeof *token_cases; i++)
+            compare_tokens(mesh, &token_cases[i], wf_attention_by_heads);
+        wf_mesh_close(mesh);
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* What is stacked or reshaped to rank 4 travels also where a rank has no token, or one. */
+static void stacked(void)
+{
+    begin_ranks();
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
+    double host[MOST], got[MOST], want[MOST];
+    for (int empty = 0; empty < 2; empty++) {
+        const wf_layout layout = cut_tokens_at(mesh, size + 1, empty == 1);
+        wf_tape *tape = wf_tape_new(ctx);
+        wf_tensor *whole = wf_tensor_new(ctx, WF_F64, layout.global);
+        for (int j = 0; j < MOST; j++)
+            host[j] = j;
+        values_set(whole, host);
+        wf_tensor *part = wf_tensor_redistribute(whole, layout);
+        wf_var *x = wf_leaf(tape, part), *y = wf_unshard(wf_stack(2, (wf_var *const[]){x, x}, 0));
+        WF_EXPECT(y, "%s", wf_error_message());
+        values_get(wf_value(y), got);
+        WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(y, y))));
+        const int64_t n = wf_tensor_count(whole);
+        WF_EXPECT(test_distance(n, got, host) == 0 && test_distance(n, got + n, host) == 0, "the stack is off");
+        values_get(wf_grad(x), got);
+        for (int j = 0; j < MOST; j++)
+            want[j] = 4 * host[j];
+        WF_EXPECT(part_error(&layout, want, got) == 0, "the gradient of the stack is off");
+        WF_EXPECT_OK(wf_tape_reset(tape));
+        wf_tensor_free(part);
+        wf_tensor_free(whole);
+        wf_tape_free(tape);
+    }
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* Lengths that are wrong on one rank are an error of all, before anything is sent. */
+static void wrong_lengths(void)
+{
+    begin_ranks();
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
+    const wf_layout layout = cut_tokens_at(mesh, 7, false);
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *whole = wf_tensor_new(ctx, WF_F64, layout.global);
+    WF_EXPECT_OK(wf_tensor_fill(whole, 1));
+    wf_tensor *part = wf_tensor_redistribute(whole, layout);
+    wf_tensor *lengths = wf_tensor_new(ctx, WF_I32, WF_SHAPE(wf_comm_rank(comm) == 0 ? 3 : 2));
+    WF_EXPECT_OK(wf_tensor_fill(lengths, 1));
+    wf_var *x = wf_input(tape, part);
+    wf_var *y = wf_attention_by_heads(x, x, x, (wf_attention_opts){.heads = 3, .lengths = lengths});
+    WF_EXPECT(!y && strstr(wf_error_message(), "lengths of shape [3], should be [2]"), "is \"%s\"", wf_error_message());
+    wf_error_clear();
+    wf_tensor_free(lengths);
+    wf_tensor_free(part);
+    wf_tensor_free(whole);
+    wf_tape_free(tape);
+    wf_mesh_close(mesh);
+    (void)wf_comm_close(comm);
+    wf_error_clear();
+}
+
+#endif
