@@ -1,0 +1,41 @@
+#!/bin/sh
+# volume logs the same losses and Dice scores however its volumes are cut, and leaves a picture; wrong options end in one
+# line: EXAMPLES MPIEXEC
+set -eu
+examples=$1 mpiexec=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() {
+    echo "$1"
+    exit 1
+}
+
+# run RANKS MESH: a file of losses and scores
+run() {
+    "$mpiexec" -np "$1" "$examples/volume" --scale 4 --channels 4 --volumes 8 --held-out 4 --epochs 2 --seed 3 --mesh "$2" \
+        --out "$work/$2" >"$work/out"
+    grep -q 'was not reached in 2 epochs' "$work/out" || fail "$2: it does not say how it ended"
+    sed -n 's/.*"loss": \([0-9.e+-]*\), "dice": \([0-9.e+-]*\),.*/\1 \2/p' "$work/$2/log.jsonl" >"$work/$2/said"
+    [ "$(wc -l <"$work/$2/said")" = 2 ] || fail "$2: the log has not two lines of loss and dice"
+    head -c 4 "$work/$2/volume.png" | grep -q PNG || fail "$2: there is no picture"
+}
+run 1 data=1
+for cut in "2 depth=2" "3 width=3" "4 data=2,height=2"; do
+    run $cut
+    paste "$work/data=1/said" "$work/${cut#* }/said" | awk -v name="${cut#* }" '
+        function far(a, b) { return (a - b > 1e-5 || b - a > 1e-5) }
+        far($1, $3) || far($2, $4) || $1 == last { print name ": " $0; failed = 1 }
+        { last = $1 }
+        END { exit failed }'
+done
+
+# refuses TEXT OPTION...
+refuses() {
+    text=$1
+    shift
+    "$mpiexec" -np 2 "$examples/volume" --out "$work/wrong" "$@" >"$work/out" 2>&1 && fail "$*: no error"
+    grep -qF -- "$text" "$work/out" || { cat "$work/out" && fail "\"$text\" is not said"; }
+}
+refuses "--batch 3: should divide 128 volumes" --batch 3
+refuses "--levels 5: sides of 2^5 halve at most 4 times" --levels 5
+refuses "--dice 1.5: should be at most 1" --dice 1.5
