@@ -6,6 +6,7 @@
     from_pytorch.py --list net.pt                      its modules, as lines for a table
     from_pytorch.py --whole module.pt net.h5           of a whole module, with what its convolutions pad with
     from_pytorch.py --padding conv1=circular net.pt net.h5
+    from_pytorch.py --model torchvision.resnet resnet50.pth net.h5     for a model of examples/models
 
 The endings tell which is which: .h5 is a model file (one group for each layer, Chainer's layout), .pt and .pth are what
 torch.save wrote, .npz is a state_dict of NumPy arrays, for machines without PyTorch. Of a training checkpoint the
@@ -21,6 +22,10 @@ N in normalisations (batch, layer, RMS, group, instance), which are known by the
 dimension, or by a bias of as many dimensions as the weight. Shapes and elements stay as they are. bfloat16 becomes
 float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5, and a convolution's padding_mode to wf_conv_opts.boundary
 (WF_EDGE_CIRCULAR, WF_EDGE_REFLECT, WF_EDGE_REPLICATE).
+
+--model LIBRARY.FAMILY, in place of a table, knows the names of torchvision and timm for the models of examples/models:
+resnet (18 to 152), convnext (tiny to large) and vit (of both libraries), in both directions. Linear layers over channels
+become convolutions of 1x1, and the joined weights of queries, keys and values become three layers.
 
 A state_dict does not hold padding_mode. It becomes an attribute of the filter in the model file, which wf_load compares
 with the layer's boundary, where it is known: of a whole module (torch.save(net), read by --whole; that runs code that the
@@ -129,6 +134,123 @@ def read_state(path, whole=False):
         return state, modes
     tell(f'{path}: takes "{PARALLEL}" off all names')
     return tuple({name.removeprefix(PARALLEL): x for name, x in items.items()} for items in (state, modes))
+
+
+# --- Models by name: the table, and {tensor of PyTorch: Part} of tensors that are not called, or not shaped, as usual.
+
+class Part:
+    """The places of a tensor in the model file, along whose first dimension it is cut, and its shapes there and here."""
+
+    def __init__(self, *places, there=lambda shape: shape, here=lambda shape: shape):
+        self.places, self.there, self.here = places, there, here
+
+    def cut(self, x):
+        return {place: part.reshape(self.there(part.shape))
+                for place, part in zip(self.places, numpy.split(x, len(self.places)))}
+
+    def join(self, parts):
+        x = numpy.concatenate(parts)
+        return x.reshape(self.here(x.shape))
+
+
+def as_pixels(place):
+    """A linear layer over channels, which is a convolution of 1x1 here."""
+    return Part(place, there=lambda shape: (*shape[:2], 1, 1), here=lambda shape: shape[:2])
+
+
+def resnet_names(library, names):
+    deep = any(".conv3." in name or "/path/4/" in name for name in names)
+    table = {"conv1": "0/0", "bn1": "0/1", "fc": "6"}
+    for stage in range(1, 5):
+        for block in range(36):
+            module, layer = f"layer{stage}.{block}", f"{stage}/{block}"
+            last = 3 if deep else 2
+            for i in range(1, last + 1):
+                table[f"{module}.conv{i}"] = f"{layer}/path/{2 * i - 2}"
+                table[f"{module}.bn{i}"] = f"{layer}/norm" if i == last else f"{layer}/path/{2 * i - 1}"
+            for i in range(2):
+                table[f"{module}.downsample.{i}"] = f"{layer}/round/{i}"
+    return table, {}
+
+
+def convnext_names(library, names):
+    ours = library == "torchvision"
+    ends, leaves, scale = CONVNEXT[library]
+    table, parts = dict(zip(ends, ("0/0", "0/1", "norm", "head"))), {}
+    for stage in range(4):
+        for i in range(2 if stage else 0):
+            table[f"features.{2 * stage}.{i}" if ours else f"stages.{stage}.downsample.{i}"] = f"down{stage}/{i}"
+        for block in range(36):
+            module = f"features.{2 * stage + 1}.{block}" if ours else f"stages.{stage}.blocks.{block}"
+            path = f"stage{stage}/{block}/path"
+            table.update({f"{module}.{leaf}": f"{path}/{i}" for leaf, i in zip(leaves, (0, 1, 2, 4))})
+            for leaf, i in zip(leaves[2:], (2, 4)):
+                parts[f"{module}.{leaf}.weight"] = as_pixels(f"{path}/{i}/W")
+            parts[f"{module}.{scale}"] = Part(f"{path}/5/gamma", there=lambda shape: shape[:1],
+                                              here=lambda shape: (*shape, 1, 1) if ours else shape)
+    return table, parts
+
+
+def vit_names(library, names):
+    ends, token, places, block_name, joined, leaves = VIT[library]
+    table = dict(zip(ends, ("0", "norm", "head")))
+    parts = {token: Part("2/W", there=lambda shape: shape[-1:], here=lambda shape: (1, 1, *shape)),
+             places: Part("3/W", there=lambda shape: shape[1:], here=lambda shape: (1, *shape))}
+    for block in range(64):
+        module, layer = f"{block_name}{block}", f"block{block}"
+        for place, those in leaves.items():
+            table.update({f"{module}.{leaf}": f"{layer}/{place}" for leaf in those})
+        for leaf, name in PLAIN.items():
+            parts[f"{module}.{joined}{leaf}"] = Part(
+                *(f"{layer}/attention/{which}/{name}" for which in ("query", "key", "value")))
+    return table, parts
+
+
+# Names that differ between the libraries. If a module has two, the last one is used on the way back.
+CONVNEXT = {
+    "torchvision": (("features.0.0", "features.0.1", "classifier.0", "classifier.2"),
+                    ("block.0", "block.2", "block.3", "block.5"), "layer_scale"),
+    "timm": (("stem.0", "stem.1", "head.norm", "head.fc"), ("conv_dw", "norm", "mlp.fc1", "mlp.fc2"), "gamma")}
+VIT = {
+    "torchvision": (("conv_proj", "encoder.ln", "heads.head"), "class_token", "encoder.pos_embedding",
+                    "encoder.layers.encoder_layer_", "self_attention.in_proj_",
+                    {"norm1": ["ln_1"], "norm2": ["ln_2"], "attention/out": ["self_attention.out_proj"],
+                     "up": ["mlp.linear_1", "mlp.0"], "down": ["mlp.linear_2", "mlp.3"]}),
+    "timm": (("patch_embed.proj", "norm", "head"), "cls_token", "pos_embed", "blocks.", "attn.qkv.",
+             {"norm1": ["norm1"], "norm2": ["norm2"], "attention/out": ["attn.proj"], "up": ["mlp.fc1"],
+              "down": ["mlp.fc2"]})}
+FAMILIES = {"resnet": resnet_names, "convnext": convnext_names, "vit": vit_names}
+LIBRARIES = ("torchvision", "timm")
+
+
+def model_names(model, arrays, back):
+    """The table of a model, of what is in the file alone; and its parts."""
+    library, _, family = model.partition(".")
+    if library not in LIBRARIES or family not in FAMILIES:
+        fail(f"--model {model}: should be one of " + ", ".join(f"{a}.{b}" for a in LIBRARIES for b in FAMILIES))
+    table, parts = FAMILIES[family](library, arrays)
+    there = modules_of(arrays, "/" if back else ".")
+    return {module: layer for module, layer in table.items() if (layer if back else module) in there}, parts
+
+
+def cut_parts(state, parts):
+    """Takes the tensors that are parts out of a state_dict: what they are in the model file, by name."""
+    result = {}
+    for name in [name for name in state if name in parts]:
+        try:
+            result.update(parts[name].cut(state.pop(name)))
+        except (ValueError, IndexError) as error:
+            fail(f"{name}: {error}")
+    return result
+
+
+def join_parts(arrays, parts):
+    """The way back."""
+    result = {}
+    for name, part in parts.items():
+        if all(place in arrays for place in part.places):
+            result[name] = part.join([arrays.pop(place) for place in part.places])
+    return result
 
 
 def write_state(path, state, ending):
@@ -295,6 +417,8 @@ def to_torch(arrays, table=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", metavar="TABLE", help="which module is which layer")
+    parser.add_argument("--model", metavar="LIBRARY.FAMILY",
+                        help="names of a library: " + ", ".join(f"{a}.{b}" for a in LIBRARIES for b in FAMILIES))
     parser.add_argument("--list", action="store_true", help="print the modules of the file")
     parser.add_argument("--whole", action="store_true", help="the file is of a whole module, and may run code")
     parser.add_argument("--padding", metavar="MODULE=MODE", action="append", default=[],
@@ -316,12 +440,17 @@ def main():
                       for leaf in leaves]
             print(f"{module or '.'}  # {', '.join(shapes)}")
         return
+    if o.names and o.model:
+        fail("--names and --model: give one of them")
     table, named = read_table(o.names) if o.names else (None, {})
+    table, parts = model_names(o.model, arrays, back) if o.model else (table, {})
     if back:
-        state = to_torch(arrays, table)
+        joined = join_parts(arrays, parts)
+        state = {**to_torch(arrays, table), **joined}
         replace(o.target, lambda path: write_state(path, state, os.path.splitext(o.target)[1]))
     else:
-        layers = to_weft(arrays, table)
+        parts = cut_parts(arrays, parts)
+        layers = {**to_weft(arrays, table), **parts}
         modes = {module: mode for module, mode in modes.items() if module in filters_of(arrays)}
         modes = place_modes(arrays, {**modes, **named, **read_modes(o.padding)}, table)
         replace(o.target, lambda path: write_file(path, layers, modes))

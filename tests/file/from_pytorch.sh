@@ -1,11 +1,11 @@
 #!/bin/sh
 # State dictionaries of torchvision's shapes become model files, which Weft loads and saves, and come back unchanged; with
 # PyTorch, which computes the same scores. What is no state dictionary is refused in a line:
-# tests/file/from_pytorch.sh MPIEXEC TORCH_MODELS [torch]
+# tests/file/from_pytorch.sh MPIEXEC TORCH_MODELS NAMED_MODELS [torch]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tool=$here/../../tools/from_pytorch.py
-kind=${3-}
+kind=${4-}
 needs=h5py${kind:+, $kind}
 . "$here/python.sh"
 folder=$(mktemp -d)
@@ -29,6 +29,7 @@ done
 "$found" "$here/from_pytorch.py" check "$folder" $kind
 "$found" -B "$here/from_pytorch_files.py" "$tool" "$folder"
 [ -z "$kind" ] || exit 0
+"$found" -B "$here/from_pytorch_named.py" "$tool" "$folder" "$3"
 
 # What the table lacks, or has too much, is named.
 sed '/^fc /d' "$here/resnet18.names" >"$folder/short"
