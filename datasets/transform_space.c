@@ -8,6 +8,7 @@
 #include <string.h>
 
 typedef struct space {
+    bool middle;                /* of crop: no random place */
     int64_t pad, height, width; /* of crop and resize; 0: the sample's own */
     uint64_t stream;
     void *sample; /* one of the inner data set */
@@ -94,8 +95,9 @@ static wf_status crop_open(wf_dataset *dataset)
     const space *s = dataset->state;
     const wf_shape shape = dataset->inner->info.shape;
     WF_CHECK(s->height <= shape.dim[1] + 2 * s->pad && s->width <= shape.dim[2] + 2 * s->pad, WF_ERR_SHAPE,
-             "random_crop: %lld x %lld pixels of samples of %lld x %lld, padded by %lld", (long long)s->height,
-             (long long)s->width, (long long)shape.dim[1], (long long)shape.dim[2], (long long)s->pad);
+             "%s: %lld x %lld pixels of samples of %lld x %lld, padded by %lld", dataset->kind->name,
+             (long long)s->height, (long long)s->width, (long long)shape.dim[1], (long long)shape.dim[2],
+             (long long)s->pad);
     return WF_OK;
 }
 
@@ -114,8 +116,9 @@ static wf_status crop_read(wf_dataset *dataset, int64_t index, const wf_sample_k
     uint32_t word[4];
     WF_TRY(wf_dataset_read(dataset->inner, index, key, s->sample, label));
     draw_words(s, key, word);
-    const int64_t top = below(word[0], in.dim[1] + 2 * s->pad - s->height) - s->pad;
-    const int64_t left = below(word[1], in.dim[2] + 2 * s->pad - s->width) - s->pad;
+    const int64_t rows = in.dim[1] + 2 * s->pad - s->height, columns = in.dim[2] + 2 * s->pad - s->width;
+    const int64_t top = (s->middle ? rows / 2 : below(word[0], rows)) - s->pad;
+    const int64_t left = (s->middle ? columns / 2 : below(word[1], columns)) - s->pad;
     const int64_t from = left < 0 ? -left : 0; /* columns [from, to) of the window lie on the sample */
     const int64_t to = in.dim[2] - left < s->width ? in.dim[2] - left : s->width;
     /* What the window shows beside the sample is zero. */
@@ -145,6 +148,18 @@ static const wf_dataset_kind crop_kind = {
 wf_dataset *wf_transform_random_crop(wf_dataset *inner, int64_t pad, int64_t height, int64_t width)
 {
     return space_new(inner, &crop_kind, (space){.pad = pad, .height = height, .width = width});
+}
+
+static const wf_dataset_kind middle_kind = {
+    .name = "centre_crop",
+    .open = crop_open,
+    .read = crop_read,
+    .free = space_free,
+};
+
+wf_dataset *wf_transform_centre_crop(wf_dataset *inner, int64_t pad, int64_t height, int64_t width)
+{
+    return space_new(inner, &middle_kind, (space){.middle = true, .pad = pad, .height = height, .width = width});
 }
 
 static wf_status resize_open(wf_dataset *dataset)

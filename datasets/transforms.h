@@ -32,6 +32,9 @@ wf_dataset *wf_transform_random_flip(wf_dataset *dataset);
  * large as the padded sample only pads. */
 wf_dataset *wf_transform_random_crop(wf_dataset *dataset, int64_t pad, int64_t height, int64_t width);
 
+/* The middle window instead; of an odd rest, the one further up and left. */
+wf_dataset *wf_transform_centre_crop(wf_dataset *dataset, int64_t pad, int64_t height, int64_t width);
+
 /* Bilinear, with averaging where the image shrinks. u8 and f32. */
 wf_dataset *wf_transform_resize(wf_dataset *dataset, int64_t height, int64_t width);
 

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_OPTIONS 32
+#define MOST_OPTIONS 48
 #define MOST_REAL    1e9
 #define KEY_HELP     (MOST_OPTIONS + 1)
 

@@ -1,5 +1,5 @@
-/* Finds images for the examples and makes them [3,32,32], whatever their source. Rank 0 reads and scatters them, but
- * for files of wf-data, of which each rank reads its part. */
+/* Finds images for the examples. Rank 0 reads and scatters them, but for files of wf-data and labelled folders of
+ * pictures, of which each rank reads its part. */
 #include "examples/images.h"
 
 #include <glob.h>
@@ -105,5 +105,89 @@ wf_dataset *images_open(wf_comm *comm, const wf_mesh *mesh, const char *dir, wf_
         check_labels(comm, dir, images);
     images = as_rgb(images);
     example_check(comm, wf_check(images));
+    return images;
+}
+
+/* --- With labels, as they are ------------------------------------------------------------------------------------- */
+
+/* In `from` (room for 4096 bytes) what dir has for this split, or dir itself. */
+static const char *part_of(const char *dir, wf_dataset_split split, char *from)
+{
+    static const char *const parts[][2] = {{"train", "train*.h5"}, {"val", "val*.h5"}};
+    snprintf(from, 4096, "%s", dir);
+    if (is_hdf5(dir))
+        return from;
+    for (int i = 0; i < 2; i++)
+        if (exists(dir, parts[0][i]) && exists(dir, parts[1][i])) {
+            snprintf(from, 4096, "%.4000s/%s", dir, parts[split == WF_TEST_SET][i]);
+            break;
+        }
+    return from;
+}
+
+static bool is_word(const char *dir)
+{
+    return !strcmp(dir, "fashion-mnist") || !strcmp(dir, "cifar10") || !strcmp(dir, "cifar100");
+}
+
+/* Too many to be kept in memory: each rank reads its own. */
+static bool is_large(const char *from)
+{
+    return !is_word(from) &&
+           (is_hdf5(from) || (!has_cifar(from) && !exists(from, "cifar-100-binary") && !has_idx(from)));
+}
+
+static wf_dataset *labelled_files(wf_ctx *ctx, const char *from, const images_opts *o)
+{
+    if (strcmp(from, "fashion-mnist") == 0)
+        return wf_mnist(ctx, NULL, o->split);
+    if (strcmp(from, "cifar10") == 0)
+        return wf_cifar10(ctx, NULL, o->split);
+    if (strcmp(from, "cifar100") == 0)
+        return wf_cifar100(ctx, NULL, o->split);
+    if (is_hdf5(from))
+        return wf_hdf5_dataset(ctx, from, (wf_hdf5_opts){0});
+    if (exists(from, "cifar-100-binary"))
+        return wf_cifar100(ctx, from, o->split);
+    if (has_cifar(from))
+        return wf_cifar10(ctx, from, o->split);
+    if (has_idx(from))
+        return wf_mnist(ctx, from, o->split);
+    return wf_image_folder(ctx, from, (wf_image_folder_opts){.height = o->side, .width = o->side});
+}
+
+/* Evenly out of all, since files are often in the order of their classes. An error shows when the files are used. */
+static wf_dataset *some_of(wf_dataset *files, int64_t limit)
+{
+    const int64_t count = wf_dataset_count(files);
+    if (limit == 0 || count <= limit)
+        return files;
+    int64_t *index = malloc((size_t)limit * sizeof *index);
+    if (!index)
+        example_abort("no memory for %lld numbers", (long long)limit);
+    for (int64_t i = 0; i < limit; i++)
+        index[i] = i * count / limit;
+    files = wf_subset(files, limit, index);
+    free(index);
+    return files;
+}
+
+wf_dataset *images_labelled(wf_comm *comm, const wf_mesh *mesh, images_opts o)
+{
+    char path[4096];
+    const char *from = part_of(o.dir, o.split, path);
+    const bool each = is_large(from);
+    wf_dataset *files = NULL;
+    if (each || wf_comm_rank(comm) == 0)
+        files = some_of(labelled_files(wf_comm_ctx(comm), from, &o), o.limit);
+    wf_dataset *images =
+        wf_mesh_scatter_dataset(mesh, files, (wf_scatter_opts){.shuffle = o.split == WF_TRAIN_SET, .each_reads = each});
+    example_check(comm, wf_check(images));
+    wf_dataset_info info;
+    example_check(comm, wf_dataset_info_get(images, &info));
+    char complaint[512] = "";
+    if (!info.labels || info.classes < 1 || info.shape.rank != 3)
+        snprintf(complaint, sizeof complaint, "%.400s: should be images with labels", from);
+    example_agree(comm, *complaint ? complaint : NULL);
     return images;
 }

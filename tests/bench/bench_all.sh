@@ -18,6 +18,7 @@ dcgan512 dcgan 64 4 --channels 512
 vgg16 vgg 64 6
 resnet18 resnet18 16 3 --size 224
 resnet50 resnet50 8 3 --size 224
+convnext_t convnext_t 8 3 --size 224 --width 96
 unet2 unet2 4 3 --size 256 --width 32
 unet3 unet3 2 2 --size 64 --width 16
 mlp mlp 64 200

@@ -8,6 +8,7 @@
  * file, says where the time of the timed steps goes. bench_torch.py has the same models and steps in PyTorch.
  */
 #include "examples/common.h"
+#include "examples/models/convnext.h"
 #include "examples/models/mnist.h"
 #include "examples/models/resnet.h"
 #include "examples/models/unet.h"
@@ -32,8 +33,8 @@ typedef struct trainee {
 } trainee;
 
 #define MODELS                                                                                                         \
-    "vgg (images of 32 x 32), resnet18 or resnet50 (1000 classes), unet2 (four levels), unet3 (three), mlp or cnn "    \
-    "(MNIST's)"
+    "vgg (images of 32 x 32), resnet18, resnet50 or convnext_t (1000 classes), unet2 (four levels), unet3 (three), "   \
+    "mlp or cnn (MNIST's)"
 
 static settings read_settings(int argc, char **argv)
 {
@@ -43,7 +44,7 @@ static settings read_settings(int argc, char **argv)
         {"batch", "N", "images or volumes per rank", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"width", "N", "channels of the first group or level", .number = &s.width, .most = EXAMPLE_MOST_SIZE,
          .least = 1},
-        {"size", "N", "sides of a U-Net's or a ResNet's input, a multiple of 16", .number = &s.size,
+        {"size", "N", "sides of a U-Net's, a ResNet's or a ConvNeXt's input, a multiple of 16", .number = &s.size,
          .most = EXAMPLE_MOST_SIZE, .least = 16},
         {"iterations", "N", "steps that are timed", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"warmup", "N", "steps before", .number = &s.warmup, .most = EXAMPLE_MOST_COUNT},
@@ -108,6 +109,8 @@ static trainee trainee_new(wf_comm *comm, wf_tape *tape, const settings *s)
         return classifier(comm, tape, resnet(ctx, residual), large, false);
     if (strcmp(s->model, "resnet50") == 0)
         return classifier(comm, tape, resnet(ctx, deep), large, false);
+    if (strcmp(s->model, "convnext_t") == 0)
+        return classifier(comm, tape, convnext(ctx, (convnext_opts){.width = s->width, .classes = 1000}), large, true);
     if (strcmp(s->model, "mlp") == 0)
         return classifier(comm, tape, mnist_mlp(ctx), digits, true);
     if (strcmp(s->model, "cnn") == 0)

@@ -2,7 +2,7 @@
 
     bench_torch.py --batch 64 --channels 128 --threads 2                   the DCGAN step of bench_dcgan.c, one process
     bench_torch.py --batch 32 --channels 128 --threads 1 --processes 2     DistributedDataParallel over gloo
-    bench_torch.py --model vgg|resnet18|resnet50|unet2|unet3|mlp|cnn ...    the models of bench_step.c
+    bench_torch.py --model vgg|resnet18|resnet50|convnext_t|unet2|unet3|mlp|cnn ...    the models of bench_step.c
     bench_torch.py --device cuda --precision bf16 ...                      on a GPU, by autocast (f32: products in tf32)
     bench_torch.py ... --eval                                              outputs alone, in inference mode
     bench_torch.py ... --memory                                            and the most memory in MiB, of one process
@@ -162,6 +162,42 @@ def resnet(depth, w, classes):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
 
 
+class Channels(nn.LayerNorm):
+    """Of the channels of each pixel"""
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ConvNextBlock(nn.Module):
+    """With linear layers on permuted images, as torchvision's"""
+
+    def __init__(self, w, rate):
+        super().__init__()
+        self.first = nn.Conv2d(w, w, 7, padding=3, groups=w)
+        self.rest = nn.Sequential(nn.LayerNorm(w, eps=1e-6), nn.Linear(w, 4 * w), nn.GELU(), nn.Linear(4 * w, w))
+        self.scale, self.rate = nn.Parameter(torch.full((w, 1, 1), 1e-6)), rate
+
+    def forward(self, x):
+        y = self.scale * self.rest(self.first(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        if self.training and self.rate > 0:
+            keep = torch.rand(len(x), 1, 1, 1, device=x.device, dtype=y.dtype) >= self.rate
+            y = y * keep / (1 - self.rate)
+        return x + y
+
+
+def convnext_t(w, classes):
+    """examples/models/convnext.c"""
+    layers, blocks = [nn.Conv2d(3, w, 4, 4), Channels(w, eps=1e-6)], (3, 3, 9, 3)
+    for stage, count in enumerate(blocks):
+        wide = w << stage
+        if stage:
+            layers += [Channels(wide // 2, eps=1e-6), nn.Conv2d(wide // 2, wide, 2, 2)]
+        deep = sum(blocks[:stage])
+        layers += [ConvNextBlock(wide, 0.1 * (deep + i) / (sum(blocks) - 1)) for i in range(count)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), Channels(8 * w, eps=1e-6), nn.Flatten(), nn.Linear(8 * w, classes))
+
+
 def mnist_mlp():
     """examples/models/mnist.c, as are the convolutions"""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 1000), nn.ReLU(),
@@ -309,6 +345,11 @@ class Resnet50(Resnet18):
     depth = 50
 
 
+class ConvNextT(Classifier):
+    def make(self, args):
+        self.make_from(args, convnext_t(args.width, 1000), (3, args.size, args.size), adam=True)
+
+
 class Mlp(Classifier):
     def make(self, args):
         self.make_from(args, mnist_mlp(), (1, 28, 28), adam=True)
@@ -336,8 +377,8 @@ class Unets3(Unets):
     dims = 3
 
 
-MODELS = {"dcgan": Dcgan, "vgg": Vgg, "resnet18": Resnet18, "resnet50": Resnet50, "unet2": Unets, "unet3": Unets3,
-          "mlp": Mlp, "cnn": Cnn}
+MODELS = {"dcgan": Dcgan, "vgg": Vgg, "resnet18": Resnet18, "resnet50": Resnet50, "convnext_t": ConvNextT,
+          "unet2": Unets, "unet3": Unets3, "mlp": Mlp, "cnn": Cnn}
 
 
 def measure(args, variant, processes):

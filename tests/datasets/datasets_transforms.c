@@ -208,6 +208,17 @@ static void crop(void)
     WF_EXPECT_OK(read_at(d, 0, 0, y));
     WF_EXPECT(y[0] == 0 && y[5] == 0 && y[6] == 1 && y[9] == 2 && y[10] == 3 && y[15] == 0, "plain padding");
     wf_dataset_free(d);
+    d = wf_transform_centre_crop(counting(4, 1, 4, 5), 0, 2, 2);
+    WF_EXPECT_OK(read_at(d, 1, 7, y));
+    WF_EXPECT(y[0] == 26 && y[1] == 27 && y[2] == 31 && y[3] == 32, "the middle is %d, %d, %d, %d", y[0], y[1], y[2],
+              y[3]);
+    wf_dataset_free(d);
+    d = wf_transform_centre_crop(counting(4, 1, 2, 2), 1, 4, 4);
+    WF_EXPECT_OK(read_at(d, 0, 0, y));
+    WF_EXPECT(y[0] == 0 && y[5] == 0 && y[6] == 1 && y[9] == 2 && y[10] == 3 && y[15] == 0, "the middle with zeros");
+    wf_dataset_free(d);
+    TEST_FAILS(WF_ERR_SHAPE, open_and_free(wf_transform_centre_crop(counting(1, 1, 2, 2), 0, 3, 2)), "centre_crop",
+               "3 x 2 pixels of samples of 2 x 2");
     TEST_FAILS(WF_ERR_SHAPE, open_and_free(wf_transform_random_crop(counting(1, 1, 2, 2), 1, 5, 4)), "5 x 4", "2 x 2");
     TEST_FAILS(WF_ERR_ARGUMENT, open_and_free(wf_transform_random_crop(counting(1, 1, 2, 2), -1, 2, 2)), "pad -1",
                "random_crop");

@@ -17,7 +17,7 @@ refused() {
         exit 1
     fi
 }
-for program in allreduce_bench autoencoder dcgan_cifar halo_scaling mnist search_mnist segment vgg_cifar; do
+for program in allreduce_bench autoencoder classify dcgan_cifar halo_scaling mnist search_mnist segment vgg_cifar; do
     [ -x "$examples/$program" ] || continue
     # What --help shows with N or BYTES is a number.
     for option in $("$examples/$program" --help | sed -n 's/^ *\(-., \)\{0,1\}--\([a-z-]*\)=\(N\|BYTES\|X\|RATE\)\( .*\)\{0,1\}$/\2/p'); do

@@ -114,7 +114,7 @@ volumes="$examples/segment --dims 3 --size 16 --channels 2 --depth 1"
 "$plan" --ranks "$ranks" --mpirun "$mpiexec" --mesh depth=2 -o "$work/volumes.json" -- $volumes >"$work/out" || fail "$(cat "$work/out")"
 "$mpiexec" -np "$ranks" $volumes --iterations 14 --out "$work/segment" --plan "$work/volumes.json" >"$work/out"
 grep -q '"depth": 2' "$work/volumes.json" && grep -q '^plan: a step takes' "$work/out" || fail "segment: $(cat "$work/out")"
-for model in "resnet18 --width 4" "resnet50 --width 4 --size 64" "unet --width 2 --size 32" "autoencoder --width 32" mnist_mlp mnist_cnn; do
+for model in "resnet18 --width 4" "resnet50 --width 4 --size 64" "convnext_t --width 4 --size 32" "unet --width 2 --size 32" "autoencoder --width 32" mnist_mlp mnist_cnn; do
     "$plan" --ranks 1 -- $model --batch 2 >"$work/out" 2>&1 || fail "$model: $(cat "$work/out")"
     grep -q '^predicted: .* ms a step of 2 samples' "$work/out" || fail "$model: $(cat "$work/out")"
 done

@@ -1,6 +1,7 @@
 /* The models that wf-plan knows by name, with SGD and momentum: wf-plan starts this program in place of one that trains
  * them. */
 #include "examples/models/autoencoder.h"
+#include "examples/models/convnext.h"
 #include "examples/models/mnist.h"
 #include "examples/models/resnet.h"
 #include "examples/models/unet.h"
@@ -32,6 +33,11 @@ static wf_layer *resnet50_new(wf_ctx *ctx, const sizes *s)
     return resnet(ctx, (resnet_opts){.depth = RESNET_50, .width = s->width, .classes = 1000, .large = true});
 }
 
+static wf_layer *convnext_new(wf_ctx *ctx, const sizes *s)
+{
+    return convnext(ctx, (convnext_opts){.width = s->width, .classes = 1000});
+}
+
 static wf_layer *unet_new(wf_ctx *ctx, const sizes *s)
 {
     return unet(ctx, (unet_opts){.width = s->width});
@@ -61,13 +67,11 @@ static const struct model {
     long channels, size;
     bool sized, scaled; /* images of other sizes, other widths are fine */
     unsigned can;
-} models[] = {{"vgg16", vgg_new, 3, 32, true, true, SPLIT},
-              {"resnet18", resnet18_new, 3, 32, true, true, SPLIT},
-              {"resnet50", resnet50_new, 3, 224, true, true, SPLIT},
-              {"unet", unet_new, 3, 256, true, true, SPLIT},
-              {"autoencoder", autoencoder_new, 1, 28, false, true, CHAIN},
-              {"mnist_mlp", mlp_new, 1, 28, false, false, CHAIN},
-              {"mnist_cnn", cnn_new, 1, 28, false, false, CHAIN}};
+} models[] = {
+    {"vgg16", vgg_new, 3, 32, true, true, SPLIT},          {"resnet18", resnet18_new, 3, 32, true, true, SPLIT},
+    {"resnet50", resnet50_new, 3, 224, true, true, SPLIT}, {"convnext_t", convnext_new, 3, 224, true, true, SPLIT},
+    {"unet", unet_new, 3, 256, true, true, SPLIT},         {"autoencoder", autoencoder_new, 1, 28, false, true, CHAIN},
+    {"mnist_mlp", mlp_new, 1, 28, false, false, CHAIN},    {"mnist_cnn", cnn_new, 1, 28, false, false, CHAIN}};
 
 static const struct model *find(const char *name)
 {

@@ -26,8 +26,8 @@ typedef struct question {
 static const char usage[] =
     "usage: wf-plan --ranks R [OPTION ...] [--] PROGRAM [ARGUMENT ...]\n"
     "       wf-plan --ranks R [OPTION ...] [--] MODEL [--batch N] [--size N] [--width N]\n"
-    "  MODEL             vgg16, resnet18, resnet50, unet, autoencoder, mnist_mlp or mnist_cnn, trained by SGD with "
-    "momentum\n"
+    "  MODEL             vgg16, resnet18, resnet50, convnext_t, unet, autoencoder, mnist_mlp or mnist_cnn, trained by "
+    "SGD with momentum\n"
     "                    (a program of that name is written with its folder: ./autoencoder)\n"
     "  --ranks R         of the job that is planned\n"
     "  --nodes N         on which they are, equally many on each; or the ranks of each: 4,4 (default: 1)\n"
@@ -210,8 +210,8 @@ static int write_question(const question *q, char text[TEXT], int *measure)
 /* The program that has this model, beside this one; NULL: it is the name of no model. */
 static char *model_program(const char *name)
 {
-    static const char *const names[] = {"vgg16",       "resnet18",  "resnet50", "unet",
-                                        "autoencoder", "mnist_mlp", "mnist_cnn"};
+    static const char *const names[] = {"vgg16", "resnet18",    "resnet50",  "convnext_t",
+                                        "unet",  "autoencoder", "mnist_mlp", "mnist_cnn"};
     static char path[TEXT];
     size_t i = 0;
     while (i < sizeof names / sizeof *names && strcmp(names[i], name) != 0)

@@ -1,0 +1,395 @@
+/* Trains any of the classifiers of examples/models on labelled images, by all ranks together, as torchvision's
+ * reference script does: warm-up and a cosine, random crops and flips, top-1 and top-5 of every test image.
+ *
+ *     mpirun -np 2 classify --model convnext-t --data fashion-mnist --limit 4000 --epochs 3
+ *     mpirun -np 8 classify --model resnet50 --data imagenet --epochs 90 --batch 32 --snapshot-every 1000 --resume auto
+ *     mpirun -np 4 classify --model resnet18 --data cifar10 --parallel spatial --mesh height=2 --sync-bn
+ *     mpirun -np 8 classify --model resnet50 --data imagenet --weights resnet50.h5 --test-only    (wf-from-pytorch made
+ * it)
+ */
+#include "examples/images.h"
+#include "examples/models/classifier.h"
+#include "examples/parallel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct settings {
+    const char *communicator, *model, *data, *test, *optimizer, *weights, *compute;
+    int64_t batch, epochs, iterations, size, limit, test_limit, width, patch, warmup, seed;
+    double seconds, lr, decay;
+    bool no_flip, test_only;
+    example_saves saves;
+    example_best best;
+    parallel how;
+} settings;
+
+/* What a step works with. */
+typedef struct training {
+    wf_comm *comm;
+    const settings *s;
+    wf_layer *model;
+    wf_optim *optim;
+    wf_tape *tape;
+    wf_iter *train, *test;
+} training;
+
+/* Test images: how many there are, and whose label has the largest score, or one of the five largest. */
+typedef struct tally {
+    int64_t top1, top5, images;
+} tally;
+
+static void read_options(int argc, char **argv, settings *s)
+{
+    static char models[300];
+    snprintf(models, sizeof models, "one of %s", classifier_names());
+    *s = (settings){.communicator = "auto",
+                    .model = "resnet18",
+                    .data = "fashion-mnist",
+                    .batch = 64,
+                    .epochs = 10,
+                    .saves = {.keep = 3, .folder = "snapshots"},
+                    .how = {.how = "data"}};
+    const example_option table[] = {
+        {"communicator", "NAME", "how ranks talk: auto, naive, flat, dummy", .text = &s->communicator},
+        {"model", "NAME", models, .text = &s->model},
+        {"width", "N", "channels of the first stage; 0: the model's own", .number = &s->width,
+         .most = EXAMPLE_MOST_SIZE},
+        {"patch", "N", "of ConvNeXt and ViT; 0: 4 and 16, for images up to 64 pixels 2 and 4", .number = &s->patch,
+         .most = EXAMPLE_MOST_SIZE},
+        {"data", "WHERE",
+         "fashion-mnist, cifar10, cifar100, their folder, FILE.h5 of wf-data, or a folder with train and val, of "
+         "folders of pictures or of .h5 files",
+         .text = &s->data},
+        {"test", "WHERE", "images to test on, if --data has none", .text = &s->test},
+        {"size", "N", "pixels along a side; 0: the images' own, at most 224", .number = &s->size,
+         .most = EXAMPLE_MOST_SIZE},
+        {"limit", "N", "images to train on, evenly out of all; 0: all", .number = &s->limit,
+         .most = EXAMPLE_MOST_COUNT},
+        {"test-limit", "N", "images to test on, evenly out of all; 0: all", .number = &s->test_limit,
+         .most = EXAMPLE_MOST_COUNT},
+        {"batch", "N", "images in a step for each place along the data axis; with --plan: of all ranks",
+         .number = &s->batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"epochs", "N", "stop after N times all images", .number = &s->epochs, .most = EXAMPLE_MOST_COUNT, .least = 1},
+        {"iterations", "N", "steps of an epoch, if that is fewer; 0: all", .number = &s->iterations,
+         .most = EXAMPLE_MOST_COUNT},
+        {"seconds", "X", "stop after so long, if that is earlier", .real = &s->seconds},
+        {"no-flip", NULL, "do not mirror images, which makes other digits of digits", .flag = &s->no_flip},
+        {"optimizer", "NAME", "sgd or adamw; default: what the model is usually trained by", .text = &s->optimizer},
+        {"lr", "X", "learning rate for 256 images a step; 0: 0.1 of sgd, 0.001 of adamw", .real = &s->lr},
+        {"weight-decay", "X", "0: 0.0001 of sgd, 0.05 of adamw", .real = &s->decay},
+        {"warmup", "N", "steps in which the rate rises; 0: a tenth of all", .number = &s->warmup,
+         .most = EXAMPLE_MOST_COUNT},
+        {"weights", "FILE", "begin from this model file (HDF5)", .text = &s->weights},
+        {"test-only", NULL, "test the model, and end", .flag = &s->test_only},
+        {"seed", "N", "of all random numbers", .number = &s->seed, .most = EXAMPLE_MOST_COUNT},
+        EXAMPLE_COMPUTE(&s->compute),
+        {"parallel", "HOW", "what is split beside the batch: data (nothing), channel, spatial or mesh",
+         .text = &s->how.how},
+        {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest", .text = &s->how.axes},
+        {"sync-bn", NULL, "normalise with the statistics of the whole batch", .flag = &s->how.sync_bn},
+        EXAMPLE_PLAN(&s->how.plan),
+        EXAMPLE_SAVES(&s->saves),
+        EXAMPLE_BEST(&s->best),
+        {0}};
+    example_options(argc, argv, "Trains a classifier of images on all ranks of mpirun together.", table);
+}
+
+/* Fills in the defaults that depend on the model. */
+static const classifier *choose_model(wf_comm *comm, settings *s)
+{
+    char complaint[512] = "";
+    const classifier *c = classifier_find(s->model);
+    if (!c)
+        snprintf(complaint, sizeof complaint, "--model %.100s: should be one of %s", s->model, classifier_names());
+    else if (s->optimizer && strcmp(s->optimizer, "sgd") != 0 && strcmp(s->optimizer, "adamw") != 0)
+        snprintf(complaint, sizeof complaint, "--optimizer %.100s: should be sgd or adamw", s->optimizer);
+    else if (!s->optimizer)
+        s->optimizer = c->adamw ? "adamw" : "sgd";
+    example_agree(comm, *complaint ? complaint : NULL);
+    const bool adamw = strcmp(s->optimizer, "adamw") == 0;
+    s->lr = s->lr > 0 ? s->lr : adamw ? 1e-3 : 0.1;
+    s->decay = s->decay > 0 ? s->decay : adamw ? 0.05 : 1e-4;
+    return c;
+}
+
+/* --- Images ------------------------------------------------------------------------------------------------------- */
+
+/* Pictures are brought to 256 pixels for a window of 224, and to others alike. */
+static int64_t before_crop(int64_t size)
+{
+    return size * 8 / 7;
+}
+
+/* u8 [C,H,W]. */
+static wf_dataset *find_images(wf_comm *comm, const settings *s, wf_dataset_split split)
+{
+    const bool train = split == WF_TRAIN_SET;
+    return images_labelled(comm, s->how.mesh,
+                           (images_opts){.dir = !train && s->test ? s->test : s->data,
+                                         .split = split,
+                                         .side = before_crop(s->size ? s->size : 224),
+                                         .limit = train ? s->limit : s->test_limit});
+}
+
+/* The side of the images that the model sees: as --size says, or their own; 28 become 32, and 256 become 224. */
+static int64_t choose_size(const settings *s, const classifier *c, wf_dataset *images)
+{
+    wf_dataset_info info;
+    WF_MUST(wf_dataset_info_get(images, &info));
+    const int64_t own = info.shape.dim[1];
+    return s->size ? s->size : c->size ? c->size : own == 28 ? 32 : own > 224 ? 224 : own;
+}
+
+/* Training sees random windows, mirrored or not; testing sees the middle. Images of another size are first brought to
+ * one a little larger; those of the right size get zeros around them. */
+static wf_dataset *transformed(wf_dataset *images, const settings *s, const classifier *c, bool train)
+{
+    static const double mean[] = {0.485, 0.456, 0.406}, std[] = {0.229, 0.224, 0.225}; /* ImageNet's */
+    wf_dataset_info info;
+    WF_MUST(wf_dataset_info_get(images, &info));
+    const int64_t height = info.shape.dim[1], width = info.shape.dim[2], size = s->size, larger = before_crop(size);
+    int64_t pad = 0, around = 0; /* zeros: those that every image gets, and those for a random place */
+    if (info.shape.dim[0] != c->channels)
+        images = wf_transform_channels(images, c->channels);
+    if (height == width && height <= size && size - height <= 4) {
+        pad = (size - height + 1) / 2;
+        around = size / 8;
+    } else if (height != larger || width != larger) {
+        images = wf_transform_resize(images, larger, larger);
+    }
+    images = train ? wf_transform_random_crop(images, pad + around, size, size)
+                   : wf_transform_centre_crop(images, pad, size, size);
+    if (train && !s->no_flip)
+        images = wf_transform_random_flip(images);
+    return wf_transform_normalise(images, c->channels, mean, std);
+}
+
+static wf_iter *batches(wf_comm *comm, wf_dataset *images, const settings *s, const classifier *c, bool train)
+{
+    wf_iter *iter =
+        wf_prefetch(wf_batches(transformed(images, s, c, train),
+                               (wf_batch_opts){.size = s->batch, .shuffle = train, .sharded = s->how.sharded}),
+                    2);
+    example_check(comm, wf_check(iter));
+    return iter;
+}
+
+/* --- Training ----------------------------------------------------------------------------------------------------- */
+
+static int64_t steps_an_epoch(const settings *s, wf_iter *iter)
+{
+    const int64_t all = wf_iter_epoch_length(iter);
+    return s->iterations > 0 && s->iterations < all ? s->iterations : all;
+}
+
+/* The rate grows with the images of a step (Goyal et al. 2017). */
+static wf_optim *optim_base(wf_layer *model, const settings *s)
+{
+    const double lr = s->lr * (double)(s->batch * wf_comm_size(s->how.samples)) / 256;
+    if (strcmp(s->optimizer, "adamw") == 0)
+        return wf_adamw(model, (wf_adam_opts){.lr = lr, .weight_decay = s->decay});
+    return wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9, .weight_decay = s->decay});
+}
+
+static wf_optim *scheduled(wf_layer *model, const settings *s, int64_t steps)
+{
+    const int64_t all = s->epochs * steps, rise = s->warmup ? s->warmup : all / 10;
+    const wf_schedule_opts cosine = {
+        .kind = WF_SCHEDULE_COSINE, .warmup = rise, .total = all > rise ? all - rise : 1, .end = 0.01};
+    return example_scaled(parallel_optim(&s->how, wf_lr_schedule(optim_base(model, s), cosine)));
+}
+
+static wf_status step(wf_trainer *trainer, void *user)
+{
+    training *t = user;
+    wf_batch b;
+    WF_MUST(wf_iter_next(t->train, &b));
+    wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
+    wf_var *loss = wf_softmax_cross_entropy(scores, b.labels);
+    WF_MUST(wf_optim_step(t->optim, loss));
+    WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, (double)b.size));
+    wf_trainer_add_samples(trainer, b.global);
+    WF_MUST(wf_tape_reset(t->tape));
+    parallel_compare(&t->s->how, t->comm);
+    return WF_OK;
+}
+
+/* --- Testing ------------------------------------------------------------------------------------------------------ */
+
+/* Rows whose label has one of the five largest scores. Of equal scores the first is the larger one, as in
+ * wf_count_correct; a score that is no number is none of them. */
+static int64_t count_top5(wf_var *scores, const wf_tensor *labels)
+{
+    const wf_tensor *values = wf_value(wf_cast(scores, WF_F32));
+    const int64_t n = wf_tensor_count(labels), classes = n > 0 ? wf_tensor_count(values) / n : 0;
+    float *score = malloc((size_t)(n * classes) * sizeof *score + 1);
+    int64_t *label = malloc((size_t)n * sizeof *label + 1), count = 0;
+    if (!score || !label)
+        example_abort("no memory for %lld scores", (long long)(n * classes));
+    WF_MUST(wf_tensor_export(values, score, (size_t)(n * classes) * sizeof *score));
+    WF_MUST(wf_tensor_export(labels, label, (size_t)n * sizeof *label));
+    for (int64_t i = 0; i < n; i++) {
+        const float *row = score + i * classes, own = row[label[i]];
+        int64_t larger = 0;
+        for (int64_t k = 0; k < classes; k++)
+            larger += !(row[k] < own) && k != label[i] && (row[k] != own || k < label[i]);
+        count += larger < 5;
+    }
+    free(score);
+    free(label);
+    return count;
+}
+
+/* Every test image once. The ranks along data have different ones; the others share them, and one of them counts. */
+static tally test_images(training *t)
+{
+    tally all = {0};
+    WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
+    for (int64_t i = wf_iter_epoch_length(t->test); i > 0; i--) {
+        wf_batch b;
+        WF_MUST(wf_iter_next(t->test, &b));
+        wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
+        WF_MUST(wf_check(scores));
+        const int64_t top1 = wf_count_correct(scores, b.labels), top5 = count_top5(scores, b.labels);
+        if (t->s->how.counts) {
+            all.top1 += top1;
+            all.top5 += top5;
+            all.images += b.size;
+        }
+        WF_MUST(wf_tape_reset(t->tape));
+    }
+    WF_MUST(wf_tape_set_mode(t->tape, WF_TRAIN));
+    return all;
+}
+
+static wf_status evaluate(wf_trainer *trainer, void *user)
+{
+    const tally here = test_images(user);
+    const double images = (double)here.images;
+    WF_MUST(wf_trainer_observe(trainer, "accuracy", (double)here.top1 / images, images));
+    WF_MUST(wf_trainer_observe(trainer, "top5", (double)here.top5 / images, images));
+    return WF_OK;
+}
+
+static wf_status print_epoch(wf_trainer *trainer, void *unused)
+{
+    const double top1 = wf_trainer_mean(trainer, "accuracy"), of = wf_trainer_weight(trainer, "accuracy");
+    wf_trainer_print(trainer, "epoch %lld  loss %.4f  top-1 %.4f (%.0f of %.0f)  top-5 %.4f  %.1f s",
+                     (long long)wf_trainer_epoch(trainer), wf_trainer_mean(trainer, "loss"), top1, top1 * of, of,
+                     wf_trainer_mean(trainer, "top5"), wf_trainer_seconds(trainer));
+    return WF_OK;
+}
+
+static int only_test(training *t)
+{
+    const tally here = test_images(t);
+    int64_t all[] = {here.top1, here.top5, here.images};
+    WF_MUST(wf_allreduce_i64(t->comm, all, 3, WF_SUM));
+    const double of = all[2] > 0 ? (double)all[2] : 1;
+    if (wf_comm_rank(t->comm) == 0)
+        printf("top-1 %.4f (%lld of %lld)  top-5 %.4f\n", (double)all[0] / of, (long long)all[0], (long long)all[2],
+               (double)all[1] / of);
+    return 0;
+}
+
+/* --- A run -------------------------------------------------------------------------------------------------------- */
+
+static wf_checkpoint *snapshots(training *t)
+{
+    wf_checkpoint *saves = example_saves_open(t->comm, &t->s->saves);
+    if (!saves)
+        return NULL;
+    WF_MUST(wf_checkpoint_add_model(saves, "model", t->model));
+    WF_MUST(wf_checkpoint_add_optim(saves, "optimizer", t->optim));
+    WF_MUST(wf_checkpoint_add(saves, "tape", wf_tape_visit, t->tape));
+    WF_MUST(wf_checkpoint_add(saves, "batches", wf_iter_visit, t->train));
+    return saves;
+}
+
+static int train(training *t)
+{
+    const settings *s = t->s;
+    wf_checkpoint *saves = snapshots(t);
+    wf_trainer *trainer = wf_trainer_new(t->comm, step, t,
+                                         (wf_trainer_opts){.epoch_length = steps_an_epoch(s, t->train),
+                                                           .epochs = s->epochs,
+                                                           .seconds = s->seconds,
+                                                           .log = s->best.log,
+                                                           .progress = STDOUT_FILENO,
+                                                           .timeline = s->saves.timeline,
+                                                           .profile = s->saves.profile ? STDOUT_FILENO : 0,
+                                                           .unit = "images",
+                                                           .optim = t->optim,
+                                                           .finite = true});
+    const wf_when always = {.epochs = 1, .end = true}, after = {.epochs = 1, .end = true, .after_report = true};
+    WF_MUST(wf_trainer_add_hook(trainer, "evaluate", evaluate, t, always));
+    WF_MUST(wf_trainer_add_hook(trainer, "print", print_epoch, NULL, after));
+    example_keep_best(trainer, t->model, &s->best);
+    const int code = example_train(trainer, saves, &s->saves);
+    wf_trainer_free(trainer);
+    return code;
+}
+
+/* Checks what only the images tell, and makes the model for them. */
+static wf_layer *model_for(wf_comm *comm, settings *s, const classifier *c, wf_dataset *images, wf_dataset *others)
+{
+    wf_dataset_info info, test;
+    WF_MUST(wf_dataset_info_get(images, &info));
+    WF_MUST(wf_dataset_info_get(others, &test));
+    s->size = choose_size(s, c, images);
+    const classifier_opts o = {.size = s->size, .classes = info.classes, .width = s->width, .patch = s->patch};
+    char complaint[512] = "";
+    if (test.classes > info.classes)
+        snprintf(complaint, sizeof complaint, "images of %lld classes to test on, and of %lld to train on",
+                 (long long)test.classes, (long long)info.classes);
+    else if (classifier_complaint(c, &o))
+        snprintf(complaint, sizeof complaint, "--model %s", classifier_complaint(c, &o));
+    example_agree(comm, *complaint ? complaint : NULL);
+    if (wf_comm_rank(comm) == 0 && !wf_planner_asks())
+        printf("%s for %lld classes of images of %lld x %lld\n", c->name, (long long)info.classes, (long long)s->size,
+               (long long)s->size);
+    return classifier_new(wf_comm_ctx(comm), c, o);
+}
+
+int main(int argc, char **argv)
+{
+    settings s;
+    read_options(argc, argv, &s);
+    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    example_check(comm, wf_check(comm));
+    example_compute(comm, s.compute);
+    const classifier *c = choose_model(comm, &s);
+    parallel_open(&s.how, comm);
+
+    training t = {.comm = comm, .s = &s, .tape = wf_tape_new(wf_comm_ctx(comm))};
+    wf_dataset *images = find_images(comm, &s, WF_TRAIN_SET), *others = find_images(comm, &s, WF_TEST_SET);
+    t.model = model_for(comm, &s, c, images, others);
+    if (wf_planner_asks()) {
+        wf_dataset_free(images);
+        wf_dataset_free(others);
+        wf_tape_free(t.tape);
+        return parallel_answer(&s.how, comm, t.model, optim_base(t.model, &s),
+                               WF_SHAPE(s.batch, c->channels, s.size, s.size), c->can);
+    }
+    s.batch = parallel_batch(&s.how, comm, s.batch);
+    parallel_model(&s.how, comm, t.model);
+    if (s.weights)
+        example_check(comm, wf_load(t.model, s.weights));
+    t.train = batches(comm, images, &s, c, true);
+    t.test = batches(comm, others, &s, c, false);
+    t.optim = scheduled(t.model, &s, steps_an_epoch(&s, t.train));
+    example_check(comm, wf_check(t.optim));
+    const int code = s.test_only ? only_test(&t) : train(&t);
+
+    wf_tape_free(t.tape);
+    wf_optim_free(t.optim);
+    wf_layer_free(t.model);
+    wf_iter_free(t.test);
+    wf_iter_free(t.train);
+    parallel_close(&s.how);
+    WF_MUST(wf_comm_close(comm));
+    return code;
+}
