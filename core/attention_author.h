@@ -5,6 +5,12 @@
 #include "core/array_author.h"
 #include "core/random_rows_author.h"
 
+/* Samples that are windows of images, row by row: of each image the call has `rows` rows of `columns` windows, from
+ * these first ones on, of as many as there are of it on all ranks. rows 0: samples are no windows. */
+typedef struct wf_attention_grid {
+    int64_t first_row, rows, all_rows, first_column, columns, all_columns;
+} wf_attention_grid;
+
 /* N samples of T queries and S keys; a head has D features of q and k, E of v. All arrays are row-major. "Wide" is f32,
  * and f64 where q is. The score of query i and key j of a head is
  *
@@ -28,11 +34,13 @@ typedef struct wf_attention_args {
     const wf_strided *mask;              /* wide [N,heads,T,S], strides of 0 allowed; NULL: 0 */
     const wf_array *lengths;             /* i32 [N]: keys from this place on are not seen; NULL: all are */
     const wf_array *q_region, *k_region; /* i32 [G,T] and [G,S]: in sample n, i sees j where entries i and j of rows
-                                            (first_sample + n) % G are equal; both NULL: always */
+                                            (number of the sample) % G are equal; both NULL: always */
     bool causal;                         /* i does not see j > i */
-    int64_t first_query, first_key, first_sample;
+    int64_t first_query, first_key;
+    int64_t first_sample; /* among all samples; with a grid, of the images */
+    wf_attention_grid grid;
     double dropout;          /* the rate at which probabilities become 0; the others are divided by 1 - rate */
-    const wf_random *random; /* of an array [N,heads,T,S]; NULL where dropout is 0 */
+    const wf_random *random; /* of an array [N,heads,T,S], from the first sample on; NULL where dropout is 0 */
 } wf_attention_args;
 
 /* Lengths and shapes of a call. */
@@ -71,11 +79,22 @@ WF_HOST_AND_DEVICE static inline int64_t wf_attention_row(const wf_attention_arg
     return row < 0 ? 0 : row < rows ? row : rows - 1;
 }
 
-/* The random index of (n, head, i) and key 0. */
-WF_HOST_AND_DEVICE static inline int64_t wf_attention_place(const wf_random *r, int64_t n, int64_t head, int64_t i)
+/* The number of sample n among all samples. */
+WF_HOST_AND_DEVICE static inline int64_t wf_attention_sample(const wf_attention_args *a, int64_t n)
+{
+    const wf_attention_grid *const g = &a->grid;
+    if (g->rows == 0)
+        return a->first_sample + n;
+    const int64_t row = n / g->columns, image = row / g->rows;
+    return ((a->first_sample + image) * g->all_rows + g->first_row + row % g->rows) * g->all_columns + g->first_column +
+           n % g->columns;
+}
+
+/* The random index of (sample, head, i) and key 0; `sample` counts all samples. */
+WF_HOST_AND_DEVICE static inline int64_t wf_attention_place(const wf_random *r, int64_t sample, int64_t head, int64_t i)
 {
     const int64_t *const lo = r->box.lo, *const g = r->global.dim;
-    return (((lo[0] + n) * g[1] + lo[1] + head) * g[2] + lo[2] + i) * g[3] + lo[3];
+    return ((sample * g[1] + lo[1] + head) * g[2] + lo[2] + i) * g[3] + lo[3];
 }
 
 #endif

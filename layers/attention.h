@@ -31,6 +31,9 @@ typedef struct wf_attention_opts {
 /* y[i] = sum_j softmax_j(scale q[i] . k[j] + bias + mask) v[j] for each head: q [N,T,heads D], k [N,S,heads D] and v
  * [N,S,heads E] give [N,T,heads E], row-major. bf16 and f16 are summed in f32. No array of T S elements is made, in
  * forward or backward. A query that sees no key gives 0, and no gradient.
+ * Samples may have two or three dimensions, as windows of images have: [N,rows,columns,T,E]. Sample by sample they
+ * count row by row, in lengths, masks (N: of this rank) and regions (n: of the whole); any of these dimensions may be
+ * sharded.
  * Samples may be sharded, and features, if each rank has whole heads; the three have one layout. Dropout does not
  * depend on the partition. Tokens that are sharded are WF_ERR_SHAPE; wf_attention_by_heads takes them. A bias that is
  * the value of a parameter has its gradient summed by the optimizer; that of a variable with a layout is summed in

@@ -29,7 +29,8 @@ typedef struct wf_token_linear_opts {
     int64_t unit;        /* with a mesh: so many neighbouring features stay on one rank; 1 */
 } wf_token_linear_opts;
 
-/* y = x W^T + b over the last dimension: [N,T,in] -> [N,T,out]. Parameters W [out,in], b [out]. */
+/* y = x W^T + b over the last dimension: [N,T,in] -> [N,T,out], or of more dimensions. Parameters W [out,in], b [out].
+ */
 wf_layer *wf_token_linear(wf_ctx *ctx, wf_token_linear_opts opts);
 
 typedef struct wf_class_token_opts {
@@ -67,6 +68,28 @@ typedef struct wf_multihead_opts {
 /* Multi-head attention of tokens x to themselves, or, of two inputs, to those of the second. Children query, key, value
  * and out, each a wf_token_linear; parameter relative [rows,heads]. */
 wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts opts);
+
+typedef struct wf_window_attention_opts {
+    int64_t features, heads; /* as above */
+    int64_t window;          /* pixels along a side of a window; required, here or in window_nd */
+    int64_t shift;           /* by so many pixels windows begin late: half of the window in every second block; 0 */
+    int64_t window_nd[2], shift_nd[2]; /* along H and W; those that are not 0 take the place of the ones above */
+    bool no_bias;                      /* of queries, keys and values */
+    double dropout;                    /* of the weights */
+    wf_init w_init;
+    const wf_mesh *mesh; /* cuts heads, as above */
+} wf_window_attention_opts;
+
+/* Multi-head attention within windows of an image [N,C,H,W] of any size (Liu et al. 2021, "Swin Transformer"). As in
+ * torchvision the image is padded with zeros at its end to whole windows (a padding pixel is a token like any other,
+ * but has no output); shifted windows hold pixels of both ends of the image, which do not see each other; along a side
+ * of one window there is no shift. Children query, key, value and out, each a wf_token_linear; parameter relative
+ * [(2 window - 1)^2,heads], by the difference of the places of query and key: row by row, then column.
+ *
+ * Samples, rows and columns may be sharded at any bounds, also into empty parts. Each rank computes the windows whose
+ * first pixel it has: one exchange brings their pixels, one takes the outputs back, and backward has the same two. The
+ * result is that of the serial layer. Collective over the axes that cut rows and columns. */
+wf_layer *wf_window_attention(wf_ctx *ctx, wf_window_attention_opts opts);
 
 typedef struct wf_transformer_block_opts {
     int64_t features, heads; /* as above */

@@ -123,7 +123,7 @@ static void add_mask(const attention_job *job, const attention_block *b, int64_t
 static void hide_regions(const attention_job *job, const attention_block *b, int64_t first, int64_t count,
                          float *scores)
 {
-    const int64_t group = (job->a->first_sample + b->n) % job->z.groups;
+    const int64_t group = wf_attention_sample(job->a, b->n) % job->z.groups;
     const int32_t *const q = whole_numbers(job->a->q_region) + group * job->z.t + b->i;
     const int32_t *const k = whole_numbers(job->a->k_region) + group * job->z.s + first;
     for (int64_t j = 0; j < count; j++)
@@ -171,8 +171,9 @@ void wf_attention_kept(const attention_job *job, const attention_block *b, int64
     const wf_random *const r = job->a->random;
     const uint64_t key = wf_philox_key(r->seed, r->stream), iteration = r->iteration ? *r->iteration : 0;
     const float scale = (float)(1 / (1 - job->a->dropout));
+    const int64_t sample = wf_attention_sample(job->a, b->n);
     for (int64_t i = 0; i < b->count; i++) {
-        uint64_t at = (uint64_t)(wf_attention_place(r, b->n, b->h, b->i + i) + first);
+        uint64_t at = (uint64_t)(wf_attention_place(r, sample, b->h, b->i + i) + first);
         uint32_t word[4] = {0};
         for (int64_t j = 0; j < count; j++, at++) {
             if (j == 0 || at % 4 == 0) {

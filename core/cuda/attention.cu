@@ -29,6 +29,7 @@ template <class T> static wf_status set_of(wf_ctx *ctx, const wf_attention_args 
     s.a.first_query = args->first_query;
     s.a.first_key = args->first_key;
     s.a.first_sample = args->first_sample;
+    s.a.grid = args->grid;
     s.a.dropout = args->dropout;
     s.z = wf_attention_sizes_of(args);
     s.q = in_of<T>(args->q);
@@ -95,7 +96,7 @@ template <class T> __device__ int64_t bias_row(const attention_set<T> &s, int64_
 template <class T> __device__ wide<T> score_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
 {
     using W = wide<T>;
-    const int64_t heads = s.a.heads, group = s.q_region ? (s.a.first_sample + n) % s.z.groups : 0;
+    const int64_t heads = s.a.heads, group = s.q_region ? wf_attention_sample(&s.a, n) % s.z.groups : 0;
     if (s.q_region && s.q_region[group * s.z.t + i] != s.k_region[group * s.z.s + j])
         return -(W)INFINITY;
     W sum = (W)s.a.scale *
@@ -113,7 +114,7 @@ template <class T> __device__ wide<T> kept_of(const attention_set<T> &s, int64_t
 {
     if (s.a.dropout <= 0)
         return 1;
-    const uint64_t at = (uint64_t)(wf_attention_place(&s.random, n, h, i) + j), counter = at / 4;
+    const uint64_t at = (uint64_t)(wf_attention_place(&s.random, wf_attention_sample(&s.a, n), h, i) + j), counter = at / 4;
     const uint64_t iteration = s.random.iteration ? *s.random.iteration : 0;
     uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)iteration, (uint32_t)(iteration >> 32)};
     wf_philox_rounds((uint32_t)s.key, (uint32_t)(s.key >> 32), c);

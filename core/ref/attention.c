@@ -61,7 +61,7 @@ static void load_mask(const score_rows *o, int64_t n, int64_t h, int64_t i)
 static void score_row(const score_rows *o, int64_t n, int64_t h, int64_t i)
 {
     const int64_t reach = wf_attention_reach(o->a, o->z.s, o->lengths ? o->lengths[n] : INT64_MAX, i);
-    const int64_t group = o->z.groups > 0 ? (o->a->first_sample + n) % o->z.groups : 0;
+    const int64_t group = o->z.groups > 0 ? wf_attention_sample(o->a, n) % o->z.groups : 0;
     const double *const q = o->q + head_at(o, n, h, i, o->z.t, o->z.d);
     load_mask(o, n, h, i);
     for (int64_t j = 0; j < o->z.s; j++) {
@@ -82,7 +82,7 @@ static double kept(const score_rows *o, int64_t n, int64_t h, int64_t i, int64_t
     if (o->a->dropout <= 0)
         return 1;
     uint32_t word[4];
-    const uint64_t at = (uint64_t)(wf_attention_place(r, n, h, i) + j);
+    const uint64_t at = (uint64_t)(wf_attention_place(r, wf_attention_sample(o->a, n), h, i) + j);
     wf_philox(r->seed, r->stream, r->iteration ? *r->iteration : 0, at / 4, word);
     return (double)(word[at % 4] >> 8) * 0x1p-24 < o->a->dropout ? 0 : 1 / (1 - o->a->dropout);
 }

@@ -30,6 +30,7 @@ enum {
 typedef struct attention_call {
     int64_t heads, first, all; /* of this rank, its first one, and of all ranks */
     int64_t first_sample;      /* of this rank, among those of all ranks */
+    wf_attention_grid grid;
     double scale, dropout;
     bool causal;
     wf_random random;
@@ -39,6 +40,23 @@ typedef struct attention_call {
 static wf_dtype wide_of(wf_dtype dtype)
 {
     return dtype == WF_F64 ? WF_F64 : WF_F32;
+}
+
+/* Tokens are the last dimension but one, features the last; samples are all dimensions before. */
+static int64_t samples_in(wf_shape s)
+{
+    int64_t n = 1;
+    for (int d = 0; d < s.rank - 2; d++)
+        n *= s.dim[d];
+    return n;
+}
+
+static bool equal_samples(wf_shape a, wf_shape b)
+{
+    bool same = a.rank == b.rank;
+    for (int d = 0; d < a.rank - 2 && same; d++)
+        same = a.dim[d] == b.dim[d];
+    return same;
 }
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
@@ -54,16 +72,17 @@ static wf_status check_three(const wf_var *q, const wf_var *k, const wf_var *v, 
                  wf_dtype_name(q->value->dtype), wf_dtype_name(of[i]->value->dtype));
     }
     const wf_shape a = q->value->shape, b = k->value->shape, c = v->value->shape;
-    WF_CHECK(a.rank == 3 && b.rank == 3 && c.rank == 3 && a.dim[0] == b.dim[0] && a.dim[0] == c.dim[0] &&
-                 a.dim[2] == b.dim[2] && b.dim[1] == c.dim[1],
+    const int last = a.rank - 1;
+    WF_CHECK(a.rank >= 3 && a.rank <= 5 && equal_samples(a, b) && equal_samples(a, c) && a.dim[last] == b.dim[last] &&
+                 b.dim[last - 1] == c.dim[last - 1],
              WF_ERR_SHAPE, "attention of %s, %s and %s, should be [N,T,E], [N,S,E] and [N,S,F]",
              wf_shape_text(a, text[0]), wf_shape_text(b, text[1]), wf_shape_text(c, text[2]));
     for (int i = 0; i < 3; i++) {
         const wf_layout *const layout = &of[i]->value->layout;
-        const int64_t features = layout->known ? layout->global.dim[2] : of[i]->value->shape.dim[2];
+        const int64_t features = layout->known ? layout->global.dim[last] : of[i]->value->shape.dim[last];
         WF_CHECK(features > 0 && features % heads == 0, WF_ERR_SHAPE,
                  "attention of %lld heads: %lld features, should be a multiple", (long long)heads, (long long)features);
-        WF_CHECK(!wf_layout_is_sharded(layout, 1), WF_ERR_SHAPE,
+        WF_CHECK(!wf_layout_is_sharded(layout, last - 1), WF_ERR_SHAPE,
                  "attention needs all tokens, which are sharded: %s; wf_redistribute gathers them, or cuts heads",
                  wf_layout_text(layout, text[0]));
     }
@@ -73,10 +92,11 @@ static wf_status check_three(const wf_var *q, const wf_var *k, const wf_var *v, 
 /* Both are cut between the same heads, on every rank of the axis, so that all ranks come to one answer. */
 static bool same_heads(const wf_layout *a, const wf_layout *b, int axis, int64_t heads)
 {
-    const int64_t d = a->global.dim[2] / heads, e = b->global.dim[2] / heads;
+    const int last = a->global.rank - 1;
+    const int64_t d = a->global.dim[last] / heads, e = b->global.dim[last] / heads;
     const int64_t *const left = a->bounds[axis], *const right = b->bounds[axis];
     if (!left || !right)
-        return a->box.lo[2] * e == b->box.lo[2] * d && a->box.hi[2] * e == b->box.hi[2] * d;
+        return a->box.lo[last] * e == b->box.lo[last] * d && a->box.hi[last] * e == b->box.hi[last] * d;
     for (int r = 0; r <= wf_mesh_size(a->mesh, (wf_axis)axis); r++)
         if (left[r] * e != right[r] * d)
             return false;
@@ -92,7 +112,7 @@ static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
             return false;
         if (a->placement[axis] != WF_SHARDED)
             continue;
-        if (a->dim[axis] != b->dim[axis] || (a->dim[axis] == 2 && !same_heads(a, b, axis, heads)))
+        if (a->dim[axis] != b->dim[axis] || (a->dim[axis] == a->global.rank - 1 && !same_heads(a, b, axis, heads)))
             return false;
     }
     return true;
@@ -100,9 +120,10 @@ static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
 
 static bool whole_heads(const wf_layout *layout, int64_t heads)
 {
-    const int64_t d = layout->global.dim[2] / heads;
+    const int last = layout->global.rank - 1;
+    const int64_t d = layout->global.dim[last] / heads;
     for (int axis = 0; axis < WF_AXES; axis++)
-        if (layout->placement[axis] == WF_SHARDED && layout->dim[axis] == 2 && layout->bounds[axis])
+        if (layout->placement[axis] == WF_SHARDED && layout->dim[axis] == last && layout->bounds[axis])
             for (int r = 0; r <= wf_mesh_size(layout->mesh, (wf_axis)axis); r++)
                 if (layout->bounds[axis][r] % d != 0)
                     return false;
@@ -114,14 +135,15 @@ static wf_status check_cut(const wf_var *q, const wf_var *k, const wf_var *v, in
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     const wf_layout *const first = &q->value->layout;
+    const int last = q->value->shape.rank - 1;
     const wf_var *const of[2] = {k, v};
     for (int i = 0; i < 2; i++)
         WF_CHECK(cuts_alike(first, &of[i]->value->layout, heads), WF_ERR_SHAPE,
                  "attention takes queries, keys and values of one layout, not (%s) and (%s)",
                  wf_layout_text(first, left), wf_layout_text(&of[i]->value->layout, right));
-    WF_CHECK(!wf_layout_is_sharded(first, 2) || whole_heads(first, heads), WF_ERR_SHAPE,
+    WF_CHECK(!wf_layout_is_sharded(first, last) || whole_heads(first, heads), WF_ERR_SHAPE,
              "attention of %lld heads of %lld features cannot be cut inside a head: %s", (long long)heads,
-             (long long)(first->global.dim[2] / heads), wf_layout_text(first, left));
+             (long long)(first->global.dim[last] / heads), wf_layout_text(first, left));
     return WF_OK;
 }
 
@@ -213,13 +235,14 @@ static wf_status check_attention(const wf_var *q, const wf_var *k, const wf_var 
     WF_TRY(check_cut(q, k, v, o->heads));
     const wf_shape shape = q->value->shape;
     const wf_layout *const layout = &q->value->layout;
-    const int64_t d = (layout->known ? layout->global.dim[2] : shape.dim[2]) / o->heads;
+    const int last = shape.rank - 1;
+    const int64_t d = (layout->known ? layout->global.dim[last] : shape.dim[last]) / o->heads;
     return wf_attention_check_opts(q, o,
-                                   &(wf_attention_extent){.n = shape.dim[0],
-                                                          .heads = shape.dim[2] / d,
-                                                          .t = shape.dim[1],
-                                                          .s = k->value->shape.dim[1],
-                                                          .heads_cut = wf_layout_is_sharded(layout, 2)});
+                                   &(wf_attention_extent){.n = samples_in(shape),
+                                                          .heads = shape.dim[last] / d,
+                                                          .t = shape.dim[last - 1],
+                                                          .s = k->value->shape.dim[last - 1],
+                                                          .heads_cut = wf_layout_is_sharded(layout, last)});
 }
 
 /* --- arguments of the kernels --------------------------------------------------------------------------------------
@@ -242,9 +265,19 @@ typedef struct attention_arrays {
     wf_strided mask;
 } attention_arrays;
 
+/* Samples become one dimension. */
+static wf_array flat_array(const wf_tensor *t)
+{
+    wf_array a = wf_tensor_array(t);
+    const wf_shape s = a.shape;
+    if (s.rank > 3)
+        a.shape = WF_SHAPE(samples_in(s), s.dim[s.rank - 2], s.dim[s.rank - 1]);
+    return a;
+}
+
 static const wf_array *array_of(attention_arrays *a, const wf_tensor *const *of, int i)
 {
-    a->of[i] = wf_tensor_array(of[i]);
+    a->of[i] = flat_array(of[i]);
     return of[i] ? &a->of[i] : NULL;
 }
 
@@ -254,6 +287,7 @@ static wf_attention_args args_of(const attention_call *call, const wf_tensor *co
                               .scale = call->scale,
                               .causal = call->causal,
                               .first_sample = call->first_sample,
+                              .grid = call->grid,
                               .dropout = call->dropout,
                               .random = call->dropout > 0 ? &call->random : NULL};
     args.q = array_of(a, of, SAVED_Q);
@@ -292,6 +326,20 @@ static wf_tensor *own_table(const attention_call *call, const wf_tensor *table, 
     return dense;
 }
 
+static wf_tensor *new_result(const wf_var *q, const wf_var *v)
+{
+    const wf_layout *const layout = &q->value->layout, *const other = &v->value->layout;
+    wf_shape shape = q->value->shape;
+    const int last = shape.rank - 1;
+    int from[] = {0, 1, 2, 3, 4};
+    /* A rank without heads has 0 features of both. */
+    const bool equal = layout->known ? layout->global.dim[last] == other->global.dim[last]
+                                     : v->value->shape.dim[last] == shape.dim[last];
+    shape.dim[last] = v->value->shape.dim[last];
+    from[last - 1] = equal ? last - 1 : -1;
+    return wf_output("attention", equal ? q : v, shape, WF_ROW_MAJOR, from);
+}
+
 static bool gather_values(const attention_call *call, const wf_var *q, const wf_var *k, const wf_var *v,
                           const wf_attention_opts *o, attention_values *to)
 {
@@ -315,15 +363,10 @@ static bool gather_values(const attention_call *call, const wf_var *q, const wf_
     }
     if (o->bias)
         to->of[SAVED_BIAS] = own_table(call, o->bias->value, wide);
+    to->of[SAVED_Y] = new_result(q, v);
     const wf_shape shape = q->value->shape;
-    const wf_layout *const layout = &q->value->layout, *const other = &v->value->layout;
-    const bool equal = layout->known ? layout->global.dim[2] == other->global.dim[2]
-                                     : v->value->shape.dim[2] == shape.dim[2]; /* a rank without heads has 0 of both */
-    to->of[SAVED_Y] =
-        wf_output("attention", equal ? q : v, WF_SHAPE(shape.dim[0], shape.dim[1], v->value->shape.dim[2]),
-                  WF_ROW_MAJOR, (int[]){0, equal ? 1 : -1, 2});
-    to->of[SAVED_LSE] =
-        wf_tensor_new_step(q->value->ctx, wide, WF_SHAPE(shape.dim[0], call->heads, shape.dim[1]), WF_ROW_MAJOR);
+    to->of[SAVED_LSE] = wf_tensor_new_step(
+        q->value->ctx, wide, WF_SHAPE(samples_in(shape), call->heads, shape.dim[shape.rank - 2]), WF_ROW_MAJOR);
     return whole && to->of[SAVED_Y] && to->of[SAVED_LSE] && (to->of[SAVED_BIAS] || !o->bias);
 }
 
@@ -375,9 +418,9 @@ static wf_status run_backward(wf_node *node, wf_tensor *const to[INPUTS], const 
     for (int i = 0; i < SAVED; i++)
         of[i] = wf_node_saved(node, i);
     for (int i = 0; i < INPUTS; i++)
-        grad[i] = wf_tensor_array(to[i]);
+        grad[i] = flat_array(to[i]);
     wf_attention_args args = args_of(call, of, &arrays);
-    const wf_array up = wf_tensor_array(dy);
+    const wf_array up = flat_array(dy);
     args.dy = &up;
     args.dq = to[INPUT_Q] ? &grad[INPUT_Q] : NULL;
     args.dk = to[INPUT_K] ? &grad[INPUT_K] : NULL;
@@ -419,7 +462,8 @@ static wf_random draw_weights(const wf_var *q, const wf_var *k, const attention_
 {
     const wf_tensor *const x = q->value;
     const wf_layout *const layout = &x->layout;
-    const int64_t n = x->shape.dim[0], t = x->shape.dim[1], s = k->value->shape.dim[1];
+    const int tokens = x->shape.rank - 2;
+    const int64_t n = x->shape.dim[0], t = x->shape.dim[tokens], s = k->value->shape.dim[tokens];
     wf_random random = wf_tape_random(q->tape, WF_SHAPE(n, call->all, t, s), NULL);
     random.box.lo[1] = call->first;
     random.box.hi[1] = call->first + call->heads;
@@ -431,13 +475,32 @@ static wf_random draw_weights(const wf_var *q, const wf_var *k, const attention_
     return random;
 }
 
+/* Samples of more than one dimension: windows of images. */
+static wf_attention_grid grid_of(const wf_tensor *x)
+{
+    const wf_layout *const layout = &x->layout;
+    wf_attention_grid grid = {.columns = 1, .all_columns = 1};
+    if (x->shape.rank == 3)
+        return (wf_attention_grid){0};
+    grid.first_row = layout->known ? layout->box.lo[1] : 0;
+    grid.rows = x->shape.dim[1];
+    grid.all_rows = layout->known ? layout->global.dim[1] : grid.rows;
+    if (x->shape.rank == 5) {
+        grid.first_column = layout->known ? layout->box.lo[2] : 0;
+        grid.columns = x->shape.dim[2];
+        grid.all_columns = layout->known ? layout->global.dim[2] : grid.columns;
+    }
+    return grid;
+}
+
 static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_attention_opts *o)
 {
     const wf_tensor *const x = q->value;
     const wf_layout *const layout = &x->layout;
-    const int64_t d = (layout->known ? layout->global.dim[2] : x->shape.dim[2]) / o->heads;
-    attention_call call = {.heads = x->shape.dim[2] / d, .all = o->heads, .causal = o->causal};
-    call.first = layout->known ? layout->box.lo[2] / d : 0;
+    const int last = x->shape.rank - 1;
+    const int64_t d = (layout->known ? layout->global.dim[last] : x->shape.dim[last]) / o->heads;
+    attention_call call = {.heads = x->shape.dim[last] / d, .all = o->heads, .causal = o->causal, .grid = grid_of(x)};
+    call.first = layout->known ? layout->box.lo[last] / d : 0;
     call.first_sample = layout->known ? layout->box.lo[0] : 0;
     call.scale = wf_opt(o->scale, 1 / sqrt((double)d));
     call.dropout = wf_tape_mode(q->tape) == WF_TRAIN ? o->dropout : 0;

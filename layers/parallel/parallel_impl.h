@@ -94,6 +94,28 @@ wf_var *wf_channel_copied(const wf_mesh *mesh, wf_var *x);
 /* A wf_token_linear of tokens that wf_channel_copied has passed: for wf_apply_with. */
 wf_var *wf_token_linear_local(wf_layer *layer, void *user, wf_var *const *inputs, int n);
 
+/* Windows of an image [N,C,H,W]. Entry 0 of a pair is of rows, 1 of columns. */
+typedef struct wf_windows {
+    int64_t length[2], shift[2]; /* of a window; by so many pixels windows begin late, 0 where there is one window */
+    int64_t all[2];              /* windows of the whole image */
+    /* Private to layers/parallel/windows.c. */
+    int64_t padding[2];      /* of dimensions that ranks share */
+    wf_layout layout, parts; /* of the image with that padding, and of its windows */
+    wf_shape own;            /* of this rank's part of that image */
+    wf_order order;
+    int64_t count[2]; /* windows of this rank */
+    wf_range need[2]; /* their pixels, of dimensions that ranks share; they go on beyond the image */
+    unsigned axes[2]; /* that cut the dimension; at most one */
+} wf_windows;
+
+/* [N,C,H,W] -> [N,rows,columns,T,C], of length[0] by length[1] = T pixels each, row by row, as torchvision has them:
+ * the image is padded with zeros at its end to whole windows, then rolled back by `shift` (0 to length - 1), along a
+ * dimension of more than one window. Fills *windows. Where ranks share rows or columns, each gets the windows whose
+ * first pixel it has, in one exchange. */
+wf_var *wf_windows_cut(wf_var *x, const int64_t length[2], const int64_t shift[2], wf_windows *windows);
+/* The image of such windows, in one exchange. Every rank has the part that it had. */
+wf_var *wf_windows_join(wf_var *y, const wf_windows *windows);
+
 /* The convolution that a rank does on its part of the channels. */
 
 /* Groups that are whole, or one of which a part is here. */

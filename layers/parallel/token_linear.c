@@ -49,8 +49,10 @@ wf_var *wf_channel_copied(const wf_mesh *mesh, wf_var *x)
 static wf_array token_rows(const wf_tensor *x)
 {
     wf_array a = wf_tensor_array(x);
-    const int64_t features = x->shape.dim[2];
-    a.shape = WF_SHAPE(x->shape.dim[0] * x->shape.dim[1], features);
+    int64_t rows = 1;
+    for (int d = 0; d < x->shape.rank - 1; d++)
+        rows *= x->shape.dim[d];
+    a.shape = WF_SHAPE(rows, x->shape.dim[x->shape.rank - 1]);
     a.order = WF_ROW_MAJOR;
     a.forms = NULL;
     return a;
@@ -103,10 +105,11 @@ static wf_layout output_layout(const token_state *s, const wf_layout *x, int64_t
         layout.dim[WF_AXIS_CHANNEL] = 0;
         layout.bounds[WF_AXIS_CHANNEL] = NULL;
     }
-    layout.global.dim[2] = layout.box.hi[2] = features;
-    layout.box.lo[2] = 0;
+    const int last = layout.global.rank - 1;
+    layout.global.dim[last] = layout.box.hi[last] = features;
+    layout.box.lo[last] = 0;
     if (s->columns)
-        wf_layout_shard(s->mesh, &layout, WF_AXIS_CHANNEL, 2, s->bounds);
+        wf_layout_shard(s->mesh, &layout, WF_AXIS_CHANNEL, last, s->bounds);
     return layout;
 }
 
@@ -117,8 +120,8 @@ static wf_status add_token_bias(const wf_tensor *y, const wf_tensor *b)
     wf_strided from = to;
     from.data = b->data;
     from.dtype = b->dtype;
-    from.stride[0] = from.stride[1] = 0;
-    from.stride[2] = 1;
+    for (int d = 0; d < from.rank; d++)
+        from.stride[d] = d == from.rank - 1;
     return y->ctx->k->copy(y->ctx, &from, &to, true);
 }
 
@@ -148,9 +151,11 @@ static wf_status check_tokens(const wf_layer *layer, const wf_var *x)
     const wf_layout *const layout = &x->value->layout;
     const wf_shape shape = x->value->shape;
     const int64_t in = s->rows ? s->own.hi - s->own.lo : s->in;
+    const int last = shape.rank - 1;
     char text[WF_LAYOUT_TEXT];
-    WF_CHECK(shape.rank == 3 && shape.dim[2] == in, WF_ERR_SHAPE, "token_linear \"%s\": input %s, should be [N,T,%lld]",
-             wf_layer_path(layer), wf_shape_text(shape, text), (long long)in);
+    WF_CHECK(shape.rank >= 3 && shape.dim[last] == in, WF_ERR_SHAPE,
+             "token_linear \"%s\": input %s, should be [N,T,%lld]", wf_layer_path(layer), wf_shape_text(shape, text),
+             (long long)in);
     WF_CHECK(x->value->dtype == wf_ctx_compute(layer->ctx), WF_ERR_DTYPE,
              "token_linear \"%s\": input of %s, should be %s", wf_layer_path(layer), wf_dtype_name(x->value->dtype),
              wf_dtype_name(wf_ctx_compute(layer->ctx)));
@@ -159,15 +164,15 @@ static wf_status check_tokens(const wf_layer *layer, const wf_var *x)
         "token_linear \"%s\": its input is %s, should have a layout on its mesh; say with wf_tensor_set_layout what "
         "part it is",
         wf_layer_path(layer), wf_layout_text(layout, text));
-    WF_CHECK(!s->mesh || layout->placement[WF_AXIS_CHANNEL] != WF_SHARDED || layout->dim[WF_AXIS_CHANNEL] == 2,
+    WF_CHECK(!s->mesh || layout->placement[WF_AXIS_CHANNEL] != WF_SHARDED || layout->dim[WF_AXIS_CHANNEL] == last,
              WF_ERR_SHAPE,
              "token_linear \"%s\": its weights are cut along the channel axis, its input has samples or tokens cut "
              "there: %s; "
              "wf_redistribute it first",
              wf_layer_path(layer), wf_layout_text(layout, text));
-    const bool cut = wf_layout_is_sharded(layout, 2);
+    const bool cut = wf_layout_is_sharded(layout, last);
     WF_CHECK(s->rows ? wf_mesh_size(s->mesh, WF_AXIS_CHANNEL) == 1 ||
-                           (cut && layout->box.lo[2] == s->own.lo && layout->box.hi[2] == s->own.hi)
+                           (cut && layout->box.lo[last] == s->own.lo && layout->box.hi[last] == s->own.hi)
                      : !cut,
              WF_ERR_SHAPE, "token_linear \"%s\" takes features %s, its input is %s; wf_redistribute it first",
              wf_layer_path(layer), s->rows ? "cut as its weights" : "that are whole", wf_layout_text(layout, text));
@@ -181,17 +186,16 @@ wf_var *wf_token_linear_local(wf_layer *layer, void *user, wf_var *const *inputs
     WF_TRY_NULL(wf_function_check("token_linear", x, WF_ANY_FUNCTION));
     WF_TRY_NULL(check_tokens(layer, x));
     const wf_layout *const layout = &x->value->layout;
-    const unsigned samples_and_tokens = 1u << 0 | 1u << 1;
+    const unsigned samples_and_tokens = (1u << (x->value->shape.rank - 1)) - 1;
     wf_param_sum_parts(s->w, layout, samples_and_tokens);
     wf_param_sum_parts(s->b, layout, samples_and_tokens);
     wf_var *w = wf_compute_var(x->tape, s->w), *b = s->b ? wf_compute_var(x->tape, s->b) : NULL;
     if (!w || (s->b && !b))
         return NULL;
-    const wf_shape shape = x->value->shape;
-    const int64_t out = s->columns ? s->own.hi - s->own.lo : s->out;
+    wf_shape shape = x->value->shape;
+    shape.dim[shape.rank - 1] = s->columns ? s->own.hi - s->own.lo : s->out;
     wf_tensor *v = wf_tensor_dense(x->value, x->value->dtype, WF_ROW_MAJOR);
-    wf_tensor *y =
-        wf_tensor_new_step(layer->ctx, x->value->dtype, WF_SHAPE(shape.dim[0], shape.dim[1], out), WF_ROW_MAJOR);
+    wf_tensor *y = wf_tensor_new_step(layer->ctx, x->value->dtype, shape, WF_ROW_MAJOR);
     wf_status status = compute_tokens(s, wf_tape_reuses(x->tape), v, w, b, y);
     if (status == WF_OK)
         status = wf_tensor_set_layout(y, output_layout(s, layout, s->out));

@@ -13,6 +13,8 @@ typedef struct attention_case {
     bool shared;      /* one mask for all samples and heads */
     unsigned without; /* bits of dq, dk and dv that are not wanted */
     double dropout, spread;
+    wf_attention_grid grid;
+    int64_t first_sample;
 } attention_case;
 
 static wf_array whole_numbers(run *r, wf_shape shape, int64_t lo, int64_t hi)
@@ -62,10 +64,10 @@ static void attention_body(run *r)
     snprintf(
         r->note, sizeof r->note,
         "n %lld heads %lld t %lld s %lld d %lld e %lld rows %lld from %lld,%lld index %d mask %d shared %d lengths "
-        "%d regions %d causal %d dropout %g spread %g",
+        "%d regions %d causal %d dropout %g spread %g grid %lld,%lld",
         (long long)t->n, (long long)t->heads, (long long)t->t, (long long)t->s, (long long)t->d, (long long)t->e,
         (long long)t->rows, (long long)t->first_query, (long long)t->first_key, t->index, t->mask, t->shared,
-        t->lengths, t->regions, t->causal, t->dropout, t->spread);
+        t->lengths, t->regions, t->causal, t->dropout, t->spread, (long long)t->grid.rows, (long long)t->grid.columns);
     const wf_shape qs = WF_SHAPE(t->n, t->t, t->heads * t->d), ks = WF_SHAPE(t->n, t->s, t->heads * t->d);
     const wf_shape vs = WF_SHAPE(t->n, t->s, t->heads * t->e), ys = WF_SHAPE(t->n, t->t, t->heads * t->e);
     const wf_shape table = WF_SHAPE(t->rows, t->heads), scores = WF_SHAPE(t->n, t->heads, t->t, t->s);
@@ -77,7 +79,9 @@ static void attention_body(run *r)
     const wf_array dq = run_out(r, qs, ROW, false), dk = run_out(r, ks, ROW, false), dv = run_out(r, vs, ROW, false);
     const wf_array index = whole_numbers(r, WF_SHAPE(t->t, t->s), 0, t->rows > 0 ? t->rows - 1 : 0);
     const wf_array lengths = whole_numbers(r, WF_SHAPE(t->n), 0, t->first_key + t->s + 2);
-    const wf_array near = whole_numbers(r, WF_SHAPE(2, t->t), 0, 2), far = whole_numbers(r, WF_SHAPE(2, t->s), 0, 2);
+    const int64_t groups = t->grid.rows > 0 ? t->grid.all_rows * t->grid.all_columns : 2;
+    const wf_array near = whole_numbers(r, WF_SHAPE(groups, t->t), 0, 2),
+                   far = whole_numbers(r, WF_SHAPE(groups, t->s), 0, 2);
     const wf_random random = run_random(r, scores);
     wf_strided view;
     mask_of(r, t, &view);
@@ -97,6 +101,8 @@ static void attention_body(run *r)
                               .causal = t->causal,
                               .first_query = t->first_query,
                               .first_key = t->first_key,
+                              .first_sample = t->first_sample,
+                              .grid = t->grid,
                               .dropout = t->dropout,
                               .random = t->dropout > 0 ? &random : NULL};
     run_call(r, r->k->attention_forward(r->ctx, &args));
@@ -151,6 +157,18 @@ static void attention(void)
          .regions = true,
          .mask = true,
          .dropout = 0.1},
+        {.n = 12,
+         .heads = 2,
+         .t = 6,
+         .s = 6,
+         .d = 4,
+         .e = 4,
+         .rows = 11,
+         .index = true,
+         .regions = true,
+         .dropout = 0.3,
+         .first_sample = 1,
+         .grid = {.first_row = 1, .rows = 2, .all_rows = 5, .first_column = 2, .columns = 3, .all_columns = 6}},
         {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},
         {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 1},
         {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 2 | 4, .rows = 3},

@@ -200,7 +200,8 @@ static guard_value save_count(wf_count count)
 #define FIELDS_attention(F)                                                                                            \
     F(I, heads) F(D, scale) F(P, q) F(P, k) F(P, v) F(P, y) F(P, lse) F(P, dy) F(P, dq) F(P, dk) F(P, dv) F(P, bias)   \
     F(P, index) F(P, dbias) F(P, mask) F(P, lengths) F(P, q_region) F(P, k_region) F(I, causal) F(I, first_query)      \
-    F(I, first_key) F(I, first_sample) F(D, dropout) F(P, random)
+    F(I, first_key) F(I, first_sample) F(I, grid.first_row) F(I, grid.rows) F(I, grid.all_rows)                           \
+    F(I, grid.first_column) F(I, grid.columns) F(I, grid.all_columns) F(D, dropout) F(P, random)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
 #define FIELDS_fold(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, c) F(P, y) F(I, accumulate)

@@ -166,6 +166,167 @@ static void rotary(void)
     end();
 }
 
+/* --- windows ------------------------------------------------------------------------------------------------------ */
+
+typedef struct window_case {
+    int64_t n, h, w, window[2], shift[2];
+} window_case;
+
+enum { WIDTH = 4, WINDOW_HEADS = 2, WINDOW_MOST = 1024 };
+
+/* Host copies of the parameters: W [4][4] and b [4] of query, key, value and out, and the table. */
+typedef struct window_host {
+    double w[4][WIDTH][WIDTH], b[4][WIDTH], table[25][WINDOW_HEADS];
+} window_host;
+
+static const char *const projections[4] = {"query", "key", "value", "out"};
+
+static void import_numbers(wf_tensor *t, const double *from)
+{
+    float narrow[WINDOW_MOST];
+    const bool single = wf_tensor_dtype(t) == WF_F32;
+    for (int64_t i = 0; i < wf_tensor_count(t); i++)
+        narrow[i] = (float)from[i];
+    WF_EXPECT_OK(wf_tensor_import(t, single ? (const void *)narrow : from, wf_tensor_bytes(t)));
+}
+
+static void set_windows(wf_layer *layer, const window_host *p)
+{
+    char path[32];
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/W", projections[i]);
+        import_numbers(wf_param_value(wf_layer_param(layer, path)), &p->w[i][0][0]);
+        snprintf(path, sizeof path, "%s/b", projections[i]);
+        import_numbers(wf_param_value(wf_layer_param(layer, path)), p->b[i]);
+    }
+    import_numbers(wf_param_value(wf_layer_param(layer, "relative")), &p->table[0][0]);
+}
+
+/* Padding is a token of zeros. */
+static void project_pixel(const window_host *p, const window_case *t, const double *x, const int64_t at[3], int which,
+                          double to[WIDTH])
+{
+    const bool padding = at[1] >= t->h || at[2] >= t->w;
+    for (int64_t f = 0; f < WIDTH; f++) {
+        to[f] = p->b[which][f];
+        for (int64_t c = 0; c < WIDTH && !padding; c++)
+            to[f] += p->w[which][f][c] * x[((at[0] * WIDTH + c) * t->h + at[1]) * t->w + at[2]];
+    }
+}
+
+/* The window of a pixel of the padded image, its place in it, and how far the image went on beyond its end there. */
+typedef struct window_place {
+    int64_t window, place, turns;
+} window_place;
+
+static window_place place_of(int64_t at, int64_t length, int64_t window, int64_t shift)
+{
+    const int64_t padded = (length + window - 1) / window * window;
+    const int64_t moved = padded > window ? at - shift : at;
+    return (window_place){(moved + padded) % padded / window, (moved + padded) % window, moved < 0};
+}
+
+/* The output of one head of a pixel, by plain loops over all pixels of the image. */
+static void attend_pixel(const window_host *p, const window_case *t, const double *x, const int64_t at[3], int head,
+                         double y[WIDTH / WINDOW_HEADS])
+{
+    enum { EACH = WIDTH / WINDOW_HEADS };
+    double q[WIDTH], k[WIDTH], v[WIDTH], sum = 0;
+    const int64_t *const w = t->window;
+    const int64_t h = (t->h + w[0] - 1) / w[0] * w[0], wide = (t->w + w[1] - 1) / w[1] * w[1];
+    const window_place row = place_of(at[1], t->h, w[0], t->shift[0]);
+    const window_place column = place_of(at[2], t->w, w[1], t->shift[1]);
+    project_pixel(p, t, x, at, 0, q);
+    memset(y, 0, EACH * sizeof *y);
+    for (int64_t i = 0; i < h * wide; i++) {
+        const int64_t key[3] = {at[0], i / wide, i % wide};
+        const window_place r = place_of(key[1], t->h, w[0], t->shift[0]);
+        const window_place c = place_of(key[2], t->w, w[1], t->shift[1]);
+        if (r.window != row.window || c.window != column.window || r.turns != row.turns || c.turns != column.turns)
+            continue;
+        project_pixel(p, t, x, key, 1, k);
+        project_pixel(p, t, x, key, 2, v);
+        double s =
+            p->table[(row.place - r.place + w[0] - 1) * (2 * w[1] - 1) + column.place - c.place + w[1] - 1][head];
+        for (int f = head * EACH; f < (head + 1) * EACH; f++)
+            s += q[f] * k[f] / sqrt(EACH);
+        sum += exp(s);
+        for (int f = 0; f < EACH; f++)
+            y[f] += exp(s) * v[head * EACH + f];
+    }
+    for (int f = 0; f < EACH; f++)
+        y[f] /= sum;
+}
+
+static void attend_plainly(const window_host *p, const window_case *t, const double *x, double *y)
+{
+    for (int64_t i = 0; i < t->n * t->h * t->w; i++) {
+        const int64_t at[3] = {i / (t->h * t->w), i / t->w % t->h, i % t->w};
+        double all[WIDTH];
+        for (int head = 0; head < WINDOW_HEADS; head++)
+            attend_pixel(p, t, x, at, head, all + head * WIDTH / WINDOW_HEADS);
+        for (int64_t f = 0; f < WIDTH; f++) {
+            double *const to = y + ((at[0] * WIDTH + f) * t->h + at[1]) * t->w + at[2];
+            *to = p->b[3][f];
+            for (int c = 0; c < WIDTH; c++)
+                *to += p->w[3][f][c] * all[c];
+        }
+    }
+}
+
+static void compare_windows(wf_ctx *on, wf_tape *of, const window_case *t, wf_order order, double tolerance)
+{
+    static window_host p;
+    double x[WINDOW_MOST], y[WINDOW_MOST], got[WINDOW_MOST];
+    double *const numbers = &p.w[0][0][0];
+    for (size_t i = 0; i < sizeof p / sizeof *numbers; i++)
+        numbers[i] = test_uniform(&rng, -1, 1);
+    for (int i = 0; i < WINDOW_MOST; i++)
+        x[i] = test_uniform(&rng, -1, 1);
+    const wf_shape shape = WF_SHAPE(t->n, WIDTH, t->h, t->w);
+    wf_tensor *row_major = wf_tensor_new_ordered(on, wf_ctx_dtype(on), shape, WF_ROW_MAJOR);
+    import_numbers(row_major, x);
+    wf_tensor *image = wf_tensor_copy(row_major, wf_ctx_dtype(on), order);
+    wf_layer *layer = wf_window_attention(on, (wf_window_attention_opts){.features = WIDTH,
+                                                                         .heads = WINDOW_HEADS,
+                                                                         .window_nd = {t->window[0], t->window[1]},
+                                                                         .shift_nd = {t->shift[0], t->shift[1]}});
+    WF_EXPECT(layer, "%s", wf_error_message());
+    set_windows(layer, &p);
+    WF_EXPECT_OK(wf_tape_reset(of));
+    wf_var *out = wf_apply(layer, wf_input(of, image));
+    WF_EXPECT(out, "%s", wf_error_message());
+    wf_tensor *seen = wf_tensor_copy(wf_value(out), WF_F64, WF_ROW_MAJOR);
+    WF_EXPECT_OK(wf_tensor_export(seen, got, wf_tensor_bytes(seen)));
+    attend_plainly(&p, t, x, y);
+    const double distance = test_distance(wf_shape_count(shape), got, y);
+    WF_EXPECT(distance < tolerance, "windows of %lld,%lld in %lld,%lld shifted by %lld,%lld differ by %g",
+              (long long)t->window[0], (long long)t->window[1], (long long)t->h, (long long)t->w,
+              (long long)t->shift[0], (long long)t->shift[1], distance);
+    wf_tensor_free(seen);
+    wf_layer_free(layer);
+    wf_tensor_free(image);
+    wf_tensor_free(row_major);
+}
+
+/* On `ref` in f64 and on `cpu` in f32. */
+static void windows(void)
+{
+    static const window_case list[] = {
+        {2, 6, 6, {3, 3}, {0, 0}}, {1, 6, 9, {3, 3}, {1, 2}},  {2, 7, 5, {3, 3}, {1, 1}}, {1, 2, 7, {3, 3}, {1, 1}},
+        {1, 4, 4, {2, 3}, {1, 2}}, {1, 5, 10, {1, 3}, {0, 2}}, {1, 3, 3, {3, 3}, {2, 2}}, {1, 7, 8, {3, 3}, {2, 2}},
+    };
+    for (int single = 0; single < 2; single++) {
+        wf_ctx *on = wf_ctx_new((wf_ctx_opts){
+            .device = single ? "cpu" : test_device("ref"), .dtype = single ? WF_F32 : WF_F64, .threads = 1});
+        wf_tape *of = wf_tape_new(on);
+        for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+            compare_windows(on, of, &list[i], i % 2 ? WF_ROW_MAJOR : WF_CHANNELS_LAST, single ? 1e-5 : 1e-13);
+        wf_tape_free(of);
+        WF_EXPECT_OK(wf_ctx_free(on));
+    }
+}
+
 /* Twice the tokens take at most twice the memory, and far less than an array of their square. */
 static void memory(void)
 {
@@ -241,6 +402,13 @@ static void refuse(wf_status code, const char *words, wf_var *y)
     wf_error_clear();
 }
 
+static void refuse_layer(const char *words, wf_window_attention_opts o)
+{
+    wf_layer *layer = wf_window_attention(ctx, o);
+    WF_EXPECT(!layer && strstr(wf_error_message(), words), "is \"%s\", should have \"%s\"", wf_error_message(), words);
+    wf_error_clear();
+}
+
 static void errors(void)
 {
     begin();
@@ -274,6 +442,15 @@ static void errors(void)
     wf_tensor_free(rows);
     WF_EXPECT(!wf_attention(NULL, k, v, (wf_attention_opts){0}), "a missing input gives a variable");
     wf_error_clear();
+    wf_window_attention_opts o = {.features = 4, .heads = 2, .window = 3};
+    wf_layer *layer = wf_window_attention(ctx, o);
+    WF_EXPECT(!wf_apply(layer, q) && strstr(wf_error_message(), "should be an image [N,C,H,W]"), "is \"%s\"",
+              wf_error_message());
+    wf_layer_free(layer);
+    refuse_layer("windows of 0 by 0 pixels", (wf_window_attention_opts){.features = 4, .heads = 2});
+    o.shift = 3;
+    refuse_layer("windows of 3 pixels are shifted by 3", o);
+    refuse_layer("4 features of 3 heads", (wf_window_attention_opts){.features = 4, .heads = 3, .window = 3});
     wf_tensor *const all[] = {t[0], t[1], t[2], narrow, index, table};
     for (int i = 0; i < 6; i++)
         wf_tensor_free(all[i]);
@@ -286,6 +463,7 @@ int main(int argc, char **argv)
                      (test_case[]){{"gradients", gradients},
                                    {"values", values},
                                    {"rotary", rotary},
+                                   {"windows", windows},
                                    {"memory", memory},
                                    {"threads", threads},
                                    {"errors", errors},

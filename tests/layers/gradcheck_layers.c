@@ -341,6 +341,15 @@ static void transformers(void)
     check_layer("rotary", wf_rotary(ctx, (wf_rotary_opts){.length = 4, .heads = 2, .features = 4}), WF_SHAPE(2, 3, 8));
     check_layer("multihead", wf_multihead(ctx, heads), WF_SHAPE(2, 3, 4));
     check_layer("transformer_block", wf_transformer_block(ctx, block), WF_SHAPE(2, 3, 4));
+    wf_window_attention_opts windows = {
+        .features = 2, .heads = 2, .window = 2, .shift_nd = {1, 1}, .dropout = 0.3, .w_init = init};
+    check_layer("window_attention", wf_window_attention(ctx, windows), WF_SHAPE(1, 2, 4, 3));
+    check_layer("window_attention of a row of windows", wf_window_attention(ctx, windows), WF_SHAPE(2, 2, 2, 3));
+    check_layer("window_attention of no sample", wf_window_attention(ctx, windows), WF_SHAPE(0, 2, 4, 3));
+    windows = (wf_window_attention_opts){
+        .features = 2, .heads = 1, .window_nd = {1, 3}, .shift_nd = {0, 2}, .no_bias = true, .w_init = init};
+    check_layer("window_attention of wide windows", wf_window_attention(ctx, windows), WF_SHAPE(1, 2, 2, 5));
+    check_layer("window_attention of no row", wf_window_attention(ctx, windows), WF_SHAPE(1, 2, 0, 5));
 }
 
 /* What residual blocks end with, and positions; the same samples are left out every time. */
