@@ -3,6 +3,11 @@
 #ifndef WF_TESTS_ATTENTION_TOKENS_H
 #define WF_TESTS_ATTENTION_TOKENS_H
 
+#include "layers/attention.h"
+#include "tests/layers/attention_parts.h"
+
+#include <math.h>
+
 typedef struct token_outcome {
     double y[MOST], dx[3][MOST], table[MOST];
 } token_outcome;
@@ -17,19 +22,6 @@ typedef struct token_case {
     bool causal, bias, lengths, mask;
     double dropout;
 } token_case;
-
-static double part_error(const wf_layout *layout, const double *whole, const double *part)
-{
-    double host[MOST];
-    wf_tensor *all = wf_tensor_new(ctx, WF_F64, layout->global);
-    values_set(all, whole);
-    wf_tensor *view = wf_tensor_view(all, layout->box);
-    values_get(view, host);
-    const double error = test_distance(wf_tensor_count(view), host, part);
-    wf_tensor_free(view);
-    wf_tensor_free(all);
-    return error;
-}
 
 /* Options of this rank's samples; tensors to be freed go to `own`. */
 static wf_attention_opts token_options(const token_case *c, int64_t first, int64_t n, wf_tensor **own)

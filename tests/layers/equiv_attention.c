@@ -1,25 +1,11 @@
 /* A transformer block whose heads and hidden features are cut over ranks, unevenly: y, dx and the gradients of all
  * parameters are those of the serial block, and it sends two sums forward and two backward. */
-#include "comm/mesh_author.h"
 #include "layers/attention.h"
-#include "layers/layers.h"
-#include "tests/optim/optim_model.h"
-#include "tests/ranks.h"
+#include "tests/layers/attention_tokens.h"
 
 #include <math.h>
-#include <string.h>
 
-enum { MOST = 600, FEATURES = 12 };
-
-static void begin_ranks(void)
-{
-    comm =
-        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1, .seed = 3});
-    ctx = wf_comm_ctx(comm);
-    size = wf_comm_size(comm);
-}
-
-#include "tests/layers/attention_tokens.h"
+enum { FEATURES = 12 };
 
 typedef struct block_case {
     const char *name;
@@ -50,17 +36,6 @@ static wf_layer *make_block(const block_case *t, const wf_mesh *mesh)
                           "block");
 }
 
-/* Biases are 0 at first, by which one that is added too often would not show. */
-static void set_biases(wf_layer *layer)
-{
-    int64_t count = 0;
-    wf_param *const *param;
-    WF_EXPECT_OK(wf_layer_params(layer, &count, &param));
-    for (int64_t i = 0; i < count; i++)
-        if (strcmp(param[i]->name, "b") == 0)
-            WF_EXPECT_OK(wf_tensor_fill(wf_param_value(param[i]), 0.25));
-}
-
 /* y and dx of this rank's samples. Sums of the step count in `sums`. */
 static wf_layer *train_block(const block_case *t, const wf_mesh *mesh, wf_tape *tape, const wf_tensor *x, double *y,
                              double *dx, uint64_t *sums)
@@ -79,26 +54,6 @@ static wf_layer *train_block(const block_case *t, const wf_mesh *mesh, wf_tape *
     values_get(wf_grad(leaf), dx);
     WF_EXPECT_OK(wf_tape_reset(tape));
     return layer;
-}
-
-/* The gradient of one parameter, summed over the ranks as an optimizer does, beside its part of the serial one. */
-static void compare_gradient(const block_case *t, const wf_mesh *mesh, wf_param *serial, wf_param *parallel)
-{
-    double want[MOST] = {0}, got[MOST] = {0}, part[MOST];
-    values_get(wf_param_grad(serial), want);
-    values_get(wf_param_grad(parallel), got);
-    const int64_t n = wf_tensor_count(wf_param_grad(parallel));
-    for (int a = 0; a < WF_AXES; a++)
-        if ((parallel->axes >> a & 1) && wf_mesh_size(mesh, (wf_axis)a) > 1)
-            WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, (wf_axis)a), got, (int)n, WF_SUM));
-    wf_tensor *whole = wf_tensor_new(ctx, WF_F64, serial->shape);
-    values_set(whole, want);
-    wf_tensor *view = parallel->shard_axes ? wf_tensor_view(whole, parallel->box) : wf_tensor_alias(whole);
-    values_get(view, part);
-    WF_EXPECT(test_distance(n, got, part) < 1e-12, "%s: the gradient of %s is off by %g", t->name,
-              wf_param_path(parallel), test_distance(n, got, part));
-    wf_tensor_free(view);
-    wf_tensor_free(whole);
 }
 
 static void compare_block(const wf_mesh *mesh, const block_case *t)
@@ -132,7 +87,7 @@ static void compare_block(const wf_mesh *mesh, const block_case *t)
     WF_EXPECT(count == others && count == 16 + (t->relative > 0), "%s: %lld and %lld parameters", t->name,
               (long long)count, (long long)others);
     for (int64_t i = 0; i < count && i < others; i++)
-        compare_gradient(t, mesh, a[i], b[i]);
+        compare_gradient(t->name, mesh, a[i], b[i]);
     wf_layer_free(serial);
     wf_layer_free(parallel);
     wf_tensor_free(part);

@@ -9,6 +9,8 @@ weft_test(equiv_group_norm LEVEL layers RANKS 1 2 3 4)
 weft_test(equiv_small LEVEL optim RANKS 1 2 3 4)
 weft_test(equiv_attention LEVEL optim RANKS 1 2 3 4)
 weft_test_ranks(equiv_attention_eight equiv_attention ${CMAKE_CURRENT_SOURCE_DIR}/layers/equiv_attention.c RANKS 6 8 LABELS long)
+weft_test(equiv_windows LEVEL optim RANKS 1 2 3 4)
+weft_test_ranks(equiv_windows_six equiv_windows ${CMAKE_CURRENT_SOURCE_DIR}/layers/equiv_windows.c RANKS 6 LABELS long)
 weft_test_ranks(equiv_group_norm_eight equiv_group_norm ${CMAKE_CURRENT_SOURCE_DIR}/layers/equiv_group_norm.c RANKS 6 8
   LABELS long)
 weft_test(communication LEVEL optim RANKS 1 2 3 4)
