@@ -28,6 +28,7 @@
 #include "core/attention_author.h"
 #include "core/context.h"
 #include "core/fold_author.h"
+#include "core/gates_author.h"
 #include "core/random_author.h"
 #include "core/stack_author.h"
 #include "core/status_author.h"
@@ -308,6 +309,7 @@ typedef wf_status wf_softmax_forward_fn(wf_ctx *ctx, bool logarithm, const wf_ar
 typedef wf_status wf_softmax_backward_fn(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
                                          const wf_array *dx);
 typedef wf_status wf_attention_fn(wf_ctx *ctx, const wf_attention_args *args);
+typedef wf_status wf_gates_fn(wf_ctx *ctx, const wf_gates_args *args);
 typedef wf_status wf_row_most_fn(wf_ctx *ctx, const wf_array *x, const wf_array *y, const wf_array *index);
 typedef wf_status wf_row_most_backward_fn(wf_ctx *ctx, const wf_array *index, const wf_array *dy, const wf_array *dx);
 typedef wf_status wf_take_fn(wf_ctx *ctx, const wf_take_args *args);
@@ -520,6 +522,13 @@ typedef struct wf_kernels {
     /* dq, dk, dv and dbias from dy and from y and lse, which may be those of more keys than are here. Sums over samples
      * have a fixed order. */
     wf_attention_fn *attention_backward;
+
+    /* A step of a recurrent cell behind its two products. forward: gates, kept, h and y from input, recurrent, biases,
+     * before and cell_before; where types are equal, gates may be input (in place). backward: dinput, drecurrent, dh
+     * and dcell from gates, kept, cell_before (LSTM), before (GRU), dy, dh and dcell. The dh that it leaves goes to the
+     * step before without passing the recurrent product: of a GRU z (dy + dh), of an LSTM 0. A sample that takes no
+     * part has gates, dinput and drecurrent 0, h = before, kept = cell_before (GRU: 0). */
+    wf_gates_fn *gates_forward, *gates_backward;
 
     /* forward: loss (of x's type) = scale * sum l(x, t); t is `target`, or `value`. backward: dx = dloss * scale *
      * dl/dx. */

@@ -156,6 +156,10 @@ TIMED(softmax_backward, (wf_ctx * ctx, bool logarithm, const wf_array *y, const 
       (ctx, logarithm, y, dy, dx), 0, bytes_of(y) + bytes_of(dy) + bytes_of(dx))
 TIMED_ARGS(attention_forward, wf_attention_args, attention_flops(a), attention_bytes(a))
 TIMED_ARGS(attention_backward, wf_attention_args, attention_flops(a), attention_bytes(a))
+TIMED_ARGS(gates_forward, wf_gates_args, 0,
+           bytes_of(a->input) + bytes_of(a->recurrent) + bytes_of(a->gates) + bytes_of(a->kept) + 3 * bytes_of(a->h))
+TIMED_ARGS(gates_backward, wf_gates_args, 0,
+           bytes_of(a->gates) + bytes_of(a->dinput) + bytes_of(a->drecurrent) + 5 * bytes_of(a->dy))
 TIMED(row_most, (wf_ctx * ctx, const wf_array *x, const wf_array *y, const wf_array *index), (ctx, x, y, index), 0,
       bytes_of(x) + bytes_of(y) + bytes_of(index))
 TIMED(row_most_backward, (wf_ctx * ctx, const wf_array *index, const wf_array *dy, const wf_array *dx),
@@ -225,6 +229,8 @@ void wf_profile_table(wf_kernels *table)
     TAKE(softmax_backward);
     TAKE(attention_forward);
     TAKE(attention_backward);
+    TAKE(gates_forward);
+    TAKE(gates_backward);
     TAKE(row_most);
     TAKE(row_most_backward);
     TAKE(take_forward);

@@ -26,6 +26,7 @@
 #include "layers/positions.h"
 #include "layers/prelu.h"
 #include "layers/recompute.h"
+#include "layers/recurrent.h"
 #include "layers/redistribute.h"
 #include "layers/save.h"
 #include "layers/skip.h"

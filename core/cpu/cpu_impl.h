@@ -151,6 +151,7 @@ wf_sum_squares_fn wf_cpu_sum_squares;
 wf_softmax_forward_fn wf_cpu_softmax_forward;
 wf_softmax_backward_fn wf_cpu_softmax_backward;
 wf_attention_fn wf_cpu_attention_forward, wf_cpu_attention_backward;
+wf_gates_fn wf_cpu_gates_forward, wf_cpu_gates_backward;
 wf_row_most_fn wf_cpu_row_most;
 wf_row_most_backward_fn wf_cpu_row_most_backward;
 wf_take_fn wf_cpu_take_forward, wf_cpu_take_backward;

@@ -13,7 +13,8 @@ struct bench_slots {
     wf_resample_geom linear, nearest;
     wf_optim_hyper *hyper; /* in device memory */
     wf_optim_segment whole;
-    double *squares; /* in device memory */
+    double *squares;                            /* in device memory */
+    wf_array input, recurrent, gates, state[7]; /* of a recurrent step; the first four states are wide */
 };
 
 static wf_status slot_fill(void *p)
@@ -224,6 +225,43 @@ static wf_status slot_labels_back(void *p)
     return s->ctx->k->nll_backward(s->ctx, &s->labels, WF_NONE_IGNORED, &s->loss, 1e-3, &s->z);
 }
 
+/* A step of an LSTM of a quarter as many features as its gates have elements. */
+static wf_gates_args gates_of(bench_slots *s)
+{
+    wf_array *const rows[] = {&s->input, &s->recurrent, &s->gates};
+    const int64_t c = s->x.shape.dim[1], n = wf_array_count(&s->x) / (4 * c);
+    for (int i = 0; i < 3; i++)
+        rows[i]->shape = WF_SHAPE(n, 4 * c);
+    for (int i = 0; i < 7; i++)
+        s->state[i].shape = WF_SHAPE(n, c);
+    return (wf_gates_args){.cell = WF_CELL_LSTM, .gates = &s->gates, .kept = &s->state[0], .cell_before = &s->state[1]};
+}
+
+static wf_status slot_gates(void *p)
+{
+    bench_slots *s = p;
+    wf_gates_args args = gates_of(s);
+    args.input = &s->input;
+    args.recurrent = &s->recurrent;
+    args.before = &s->state[4];
+    args.h = &s->state[5];
+    args.y = &s->state[6];
+    return s->ctx->k->gates_forward(s->ctx, &args);
+}
+
+static wf_status slot_gates_back(void *p)
+{
+    bench_slots *s = p;
+    wf_gates_args args = gates_of(s);
+    wf_array to = s->y;
+    to.shape = s->gates.shape;
+    args.dinput = &to;
+    args.dy = &s->state[4];
+    args.dh = &s->state[2];
+    args.dcell = &s->state[3];
+    return s->ctx->k->gates_backward(s->ctx, &args);
+}
+
 static wf_status update(bench_slots *s, wf_optim_kind kind)
 {
     return s->ctx->k->optim_update(s->ctx, kind, s->hyper, s->x.dtype, 1, &s->whole);
@@ -275,6 +313,8 @@ const bench_slot bench_slot_table[] = {{"fill", 1, false, slot_fill},
                                        {"loss, squares", 2, false, slot_square},
                                        {"loss, squares, backward", 3, false, slot_square_back},
                                        {"nll_backward", 1, false, slot_labels_back},
+                                       {"gates of an LSTM", 4.25, false, slot_gates},
+                                       {"gates, backward", 3.75, false, slot_gates_back},
                                        {"momentum", 5, true, slot_momentum},
                                        {"RMSprop", 5, true, slot_rmsprop},
                                        {"trust", 3, true, slot_trust}};
@@ -315,6 +355,12 @@ bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
     s->half = bench_array(ctx, dtype, half);
     s->sum = bench_array(ctx, wide, WF_SHAPE(c));
     s->loss = bench_array(ctx, wide, wf_shape_scalar());
+    const int64_t all = wf_shape_count(shape);
+    s->input = bench_array(ctx, wide, WF_SHAPE(all));
+    s->recurrent = bench_array(ctx, wide, WF_SHAPE(all));
+    s->gates = bench_array(ctx, dtype, WF_SHAPE(all));
+    for (int i = 0; i < 7; i++)
+        s->state[i] = bench_array(ctx, i < 4 ? wide : dtype, WF_SHAPE(all / 4));
     s->index = zeros(ctx, WF_I32, wf_order_default(4), half);
     s->labels = zeros(ctx, WF_U8, WF_ROW_MAJOR, WF_SHAPE(n, h, h));
     s->random = (wf_random){.seed = 3, .global = shape, .box = wf_box_of_shape(shape)};
@@ -342,8 +388,13 @@ bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
 void bench_slots_close(bench_slots *s)
 {
     wf_array *const arrays[] = {&s->x, &s->y, &s->z, &s->dy, &s->half, &s->sum, &s->loss, &s->index, &s->labels};
+    wf_array *const of_gates[] = {&s->input, &s->recurrent, &s->gates};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         bench_array_free(s->ctx, arrays[i]);
+    for (int i = 0; i < 3; i++)
+        bench_array_free(s->ctx, of_gates[i]);
+    for (int i = 0; i < 7; i++)
+        bench_array_free(s->ctx, &s->state[i]);
     wf_pool_give(s->ctx, s->hyper, 0);
     wf_pool_give(s->ctx, s->squares, 0);
     free(s);

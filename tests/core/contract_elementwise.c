@@ -427,6 +427,97 @@ static void step_verdict(void)
     }
 }
 
+/* --- gates of recurrent cells --------------------------------------------------------------------------------------
+ */
+
+typedef struct gates_case {
+    wf_cell cell;
+    int64_t n, size;
+    bool biases, wide, lengths;
+} gates_case;
+
+static wf_array wide_array(run *r, wf_shape shape, bool input, bool keep)
+{
+    if (input)
+        return run_in_of(r, run_wide(r), run_wide_round(r), shape, ROW, -2, 2);
+    return run_out_of(r, run_wide(r), run_wide_round(r), shape, ROW, keep);
+}
+
+/* Lengths 0, 1, 2, ... in turn: at step 2 two of five samples take part. */
+static wf_array lengths_of(run *r, int64_t n)
+{
+    int32_t host[64];
+    for (int64_t i = 0; i < n && i < 64; i++)
+        host[i] = (int32_t)(i % 5);
+    wf_array a = {.dtype = WF_I32, .order = ROW, .shape = WF_SHAPE(n)};
+    a.data = run_bytes(r, host, (size_t)n * sizeof *host);
+    return a;
+}
+
+static void gates_body(run *r)
+{
+    const gates_case *const t = r->args;
+    const bool lstm = t->cell == WF_CELL_LSTM;
+    const int64_t width = wf_cell_gates(t->cell) * t->size;
+    const wf_shape rows = WF_SHAPE(t->n, width), states = WF_SHAPE(t->n, t->size), column = WF_SHAPE(width);
+    snprintf(r->note, sizeof r->note, "%s n %lld size %lld biases %d wide %d lengths %d", lstm ? "lstm" : "gru",
+             (long long)t->n, (long long)t->size, t->biases, t->wide, t->lengths);
+    const wf_array input = wide_array(r, rows, true, false), recurrent = wide_array(r, rows, true, false);
+    const wf_array bias = t->wide ? wide_array(r, column, true, false) : run_in(r, column, ROW, -1, 1);
+    const wf_array other = t->wide ? wide_array(r, column, true, false) : run_in(r, column, ROW, -1, 1);
+    const wf_array cell = wide_array(r, states, true, false), before = run_in(r, states, ROW, -1, 1);
+    const wf_array dy = run_in(r, states, ROW, -1, 1), lengths = lengths_of(r, t->n);
+    const wf_array gates = run_out(r, rows, ROW, false), kept = wide_array(r, states, false, false);
+    const wf_array h = run_out(r, states, ROW, false), y = run_out(r, states, ROW, false);
+    const wf_array dh = wide_array(r, states, false, true), dcell = wide_array(r, states, false, true);
+    const wf_array dinput = run_out(r, rows, ROW, false), drecurrent = run_out(r, rows, ROW, false);
+    wf_gates_args args = {.cell = t->cell,
+                          .step = 2,
+                          .lengths = t->lengths ? &lengths : NULL,
+                          .input = &input,
+                          .recurrent = &recurrent,
+                          .bias = t->biases ? &bias : NULL,
+                          .recurrent_bias = t->biases ? &other : NULL,
+                          .gates = &gates,
+                          .kept = &kept,
+                          .cell_before = lstm ? &cell : NULL,
+                          .before = &before,
+                          .h = &h,
+                          .y = &y};
+    run_call(r, r->k->gates_forward(r->ctx, &args));
+    run_result(r, &gates, 2);
+    run_result(r, &kept, 4);
+    run_result(r, &h, 4);
+    run_result(r, &y, 4);
+    args.dy = &dy;
+    args.dh = &dh;
+    args.dcell = lstm ? &dcell : NULL;
+    args.dinput = &dinput;
+    args.drecurrent = lstm ? NULL : &drecurrent;
+    run_call(r, r->k->gates_backward(r->ctx, &args));
+    run_result(r, &dinput, 16);
+    run_result(r, &dh, 16);
+    if (lstm)
+        run_result(r, &dcell, 16);
+    else
+        run_result(r, &drecurrent, 16);
+}
+
+static void gates(void)
+{
+    static const int64_t list[][2] = {{1, 1}, {3, 5}, {5, 64}, {9, 257}, {7, 1025}, {0, 4}, {4, 0}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        for (int v = 0; v < 8; v++)
+            contract_check("gates", gates_body,
+                           &(gates_case){.cell = v & 1 ? WF_CELL_GRU : WF_CELL_LSTM,
+                                         .n = list[i][0],
+                                         .size = list[i][1],
+                                         .biases = v & 2,
+                                         .wide = v % 3 == 0,
+                                         .lengths = v & 4},
+                           contract_seed() + i);
+}
+
 int main(int argc, char **argv)
 {
     return contract_main(argc, argv,
@@ -434,6 +525,7 @@ int main(int argc, char **argv)
                                        {"binary", binary},
                                        {"dropout", dropout},
                                        {"epilogue", epilogue},
+                                       {"gates", gates},
                                        {"sums", sums},
                                        {"optimizers", optimizers},
                                        {"clip_scale", clip_scale},

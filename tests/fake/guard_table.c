@@ -202,6 +202,9 @@ static guard_value save_count(wf_count count)
     F(P, index) F(P, dbias) F(P, mask) F(P, lengths) F(P, q_region) F(P, k_region) F(I, causal) F(I, first_query)      \
     F(I, first_key) F(I, first_sample) F(I, grid.first_row) F(I, grid.rows) F(I, grid.all_rows)                           \
     F(I, grid.first_column) F(I, grid.columns) F(I, grid.all_columns) F(D, dropout) F(P, random)
+#define FIELDS_gates(F)                                                                                                \
+    F(I, cell) F(I, step) F(P, lengths) F(P, input) F(P, recurrent) F(P, bias) F(P, recurrent_bias) F(P, gates)        \
+    F(P, kept) F(P, cell_before) F(P, before) F(P, h) F(P, y) F(P, dy) F(P, dh) F(P, dcell) F(P, dinput) F(P, drecurrent)
 #define FIELDS_act(F) F(I, act) F(D, slope) F(P, x) F(P, y) F(P, dy) F(P, dx) F(I, accumulate)
 #define FIELDS_binary(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, y) F(I, accumulate)
 #define FIELDS_fold(F) F(I, op) F(D, alpha) F(D, beta) F(P, a) F(P, b) F(P, c) F(P, y) F(I, accumulate)
@@ -315,6 +318,8 @@ SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), 
 SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT_OF(attention, attention_forward)
 SLOT_OF(attention, attention_backward)
+SLOT_OF(gates, gates_forward)
+SLOT_OF(gates, gates_backward)
 SLOT(3, row_most, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT(3, row_most_backward, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT_OF(take, take_forward)
@@ -435,9 +440,10 @@ static wf_kernels filled(void)
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
     TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
-    TAKE(attention_forward), TAKE(attention_backward), TAKE(row_most), TAKE(row_most_backward), TAKE(take_forward),
-        TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward), TAKE(nll_forward), TAKE(nll_backward),
-        TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct), TAKE(count_labels);
+    TAKE(attention_forward), TAKE(attention_backward), TAKE(gates_forward), TAKE(gates_backward), TAKE(row_most),
+        TAKE(row_most_backward), TAKE(take_forward), TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward),
+        TAKE(nll_forward), TAKE(nll_backward), TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct),
+        TAKE(count_labels);
     TAKE(optim_update), TAKE(step_verdict), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }

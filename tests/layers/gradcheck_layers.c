@@ -433,6 +433,45 @@ static void skips_and_ties(void)
     check_layer("skips and ties", model, WF_SHAPE(4, 3));
 }
 
+/* y and the final state, of an initial state that is made of x. A constant x of i32, the lengths, is the user's. */
+static wf_var *with_states(wf_layer *self, void *lengths, wf_var *x)
+{
+    const wf_shape shape = wf_var_shape(x);
+    wf_layer *const layer = wf_layer_child(self, "layer");
+    wf_box box = wf_box_of_shape(shape);
+    box.hi[1] = 4;
+    wf_var *input[3] = {x, wf_tanh(wf_slice(x, box))}, *last;
+    const int64_t n = shape.dim[0];
+    wf_tensor *l = lengths ? wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(n), lengths) : NULL;
+    if (l)
+        input[2] = wf_input(tape, l);
+    wf_tensor_free(l);
+    wf_var *y = wf_recurrent(layer, input, lengths ? 3 : 2, &last);
+    return wf_concat(2, (wf_var *[]){wf_flatten(y), wf_flatten(last)}, 1);
+}
+
+static wf_layer *stateful(wf_layer *layer, int32_t *lengths)
+{
+    wf_layer *module = wf_module(ctx, with_states, lengths);
+    wf_module_add(module, "layer", layer);
+    return module;
+}
+
+/* Four rows of state: of an LSTM of two levels or of both directions, of a GRU of both. */
+static void recurrent(void)
+{
+    static int32_t lengths[] = {3, 0, 5, 9};
+    const wf_recurrent_opts one = {.in = 3, .hidden = 2}, two = {.in = 3, .hidden = 3, .levels = 2, .dropout = 0.4};
+    const wf_recurrent_opts sides = {.in = 3, .hidden = 3, .both = true};
+    const wf_recurrent_opts all = {.in = 3, .hidden = 3, .levels = 2, .both = true, .no_bias = true};
+    check_layer("lstm", wf_lstm(ctx, one), WF_SHAPE(2, 3, 3));
+    check_layer("gru", wf_gru(ctx, one), WF_SHAPE(2, 3, 3));
+    check_layer("gru of two levels with dropout", wf_gru(ctx, two), WF_SHAPE(2, 3, 3));
+    check_layer("lstm of two levels with states", stateful(wf_lstm(ctx, two), NULL), WF_SHAPE(2, 5, 3));
+    check_layer("lstm of both directions with states", stateful(wf_lstm(ctx, sides), lengths), WF_SHAPE(4, 5, 3));
+    check_layer("gru of both directions with states", stateful(wf_gru(ctx, all), lengths), WF_SHAPE(4, 5, 3));
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64});
@@ -449,6 +488,7 @@ int main(int argc, char **argv)
                                                {"small_layers", small_layers},
                                                {"embedding", embedding},
                                                {"transformers", transformers},
+                                               {"recurrent", recurrent},
                                                {"pooling", pooling},
                                                {"composed", composed},
                                                {"skips_and_ties", skips_and_ties},

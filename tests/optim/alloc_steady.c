@@ -199,11 +199,40 @@ static void mixed_precision(void)
     steady_on_mesh("f16", (wf_ctx_opts){.device = device, .threads = 1, .compute = WF_F16});
 }
 
+/* Both cells, two levels, lengths and a state that is handed on. */
+static wf_var *recurrent_net(wf_layer *self, void *user, wf_var *x)
+{
+    const int32_t length[BATCH] = {3, 17, 1, 24, 0, 6};
+    const wf_shape shape = wf_var_shape(x);
+    wf_tensor *lengths = wf_tensor_from_host(wf_layer_ctx(self), WF_I32, WF_SHAPE(shape.dim[0]), length);
+    wf_var *last;
+    x = wf_reshape(x, WF_SHAPE(shape.dim[0], shape.dim[1] * shape.dim[2], shape.dim[3]));
+    x = wf_recurrent(wf_layer_child(self, "lstm"), (wf_var *[]){x, wf_input(wf_var_tape(x), lengths)}, 2, &last);
+    wf_tensor_free(lengths);
+    x = wf_apply_n(wf_layer_child(self, "gru"), (wf_var *[]){x, last}, 2);
+    return wf_apply(wf_layer_child(self, "last"), x);
+}
+
+static void recurrent(void)
+{
+    wf_ctx *ctx = ctx_of("cpu", WF_F32);
+    wf_layer *net = wf_module(ctx, recurrent_net, NULL);
+    wf_module_add(net, "lstm", wf_lstm(ctx, (wf_recurrent_opts){.in = 8, .hidden = 5}));
+    wf_module_add(net, "gru", wf_gru(ctx, (wf_recurrent_opts){.in = 5, .hidden = 5, .levels = 2, .dropout = 0.3}));
+    wf_module_add(net, "last", wf_linear(ctx, (wf_linear_opts){.in = 24 * 5, .out = 5}));
+    wf_optim *optim = wf_adam(net, (wf_adam_opts){0});
+    loop("recurrent", ctx, net, optim);
+    wf_optim_free(optim);
+    wf_layer_free(net);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
                      (test_case[]){{"local_cpu", local_cpu},
                                    {"local_ref", local_ref},
+                                   {"recurrent", recurrent},
                                    {"multi_node", multi_node},
                                    {"buckets", buckets},
                                    {"cut_over_ranks", cut_over_ranks},

@@ -6,6 +6,14 @@ add_test(NAME torch_samples COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/outside/torch_sa
 weft_test_properties(torch_samples 1 600)
 set_tests_properties(torch_samples PROPERTIES LABELS proof SKIP_RETURN_CODE 77)
 
+# Recurrent layers beside PyTorch's.
+weft_test_source(source torch_recurrent)
+add_executable(torch_recurrent ${source})
+target_link_libraries(torch_recurrent PRIVATE weft_test_main weft weft_flags m)
+add_test(NAME torch_recurrent COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/outside/torch_recurrent.sh $<TARGET_FILE:torch_recurrent>)
+weft_test_properties(torch_recurrent 1 300)
+set_tests_properties(torch_recurrent PROPERTIES LABELS proof SKIP_RETURN_CODE 77)
+
 # Chainer itself, where it is there: `make proof`. $WEFT_CHAINER_PYTHON, else python3.
 weft_test_source(source chainer_files)
 add_executable(chainer_files ${source})
