@@ -3,6 +3,7 @@
 #include "tests/optim/chain_nets.h"
 
 #include <math.h>
+#include <stdio.h>
 
 enum { STEPS = 3, MOST_VALUES = MOST_SPECS * MOST_ENDS };
 
@@ -398,6 +399,115 @@ static void steady(void)
     close_comm();
 }
 
+/* --- sequences in pieces -------------------------------------------------------------------------------------------
+ */
+
+enum { SEQUENCES = 3, FEATURES = 3 };
+
+/* Every rank has a cell of its own and a piece of all sequences; a rank takes the state from the one before it and
+ * hands it on (ChainerMN's MultiNodeNStepRNN). The last rank hands on nothing, so its layer is a component as it is. */
+static wf_status hand_on(wf_layer *layer, void *user, wf_var *const *x, wf_var **y)
+{
+    const int *const inputs = user;
+    y[0] = wf_recurrent(layer, x, *inputs, &y[1]);
+    return y[0] ? WF_OK : wf_error_code();
+}
+
+static wf_layer *cell_of(bool gru)
+{
+    const wf_recurrent_opts o = {.in = FEATURES, .hidden = 5, .levels = 2};
+    return gru ? wf_gru(ctx, o) : wf_lstm(ctx, o);
+}
+
+static wf_layer *n_step_chain(bool gru)
+{
+    static int inputs;
+    inputs = rank == 0 ? 1 : 2;
+    char name[16];
+    snprintf(name, sizeof name, "cell%d", rank);
+    const wf_chain_end in[] = {{.rank = WF_OUTSIDE}, {.rank = rank - 1, .name = "state"}};
+    const wf_chain_end out[] = {{.rank = WF_OUTSIDE}, {.rank = rank + 1, .name = "state", .output = 1}};
+    const int outputs = rank + 1 < size ? 2 : 1;
+    wf_layer *chain = wf_layer_named(wf_multi_node_chain(comm), "net");
+    WF_EXPECT_OK(wf_multi_node_chain_add(chain, (wf_component){.name = name,
+                                                               .layer = cell_of(gru),
+                                                               .function = outputs > 1 ? hand_on : NULL,
+                                                               .user = &inputs,
+                                                               .outputs = outputs,
+                                                               .n_in = inputs,
+                                                               .in = in,
+                                                               .n_out = outputs,
+                                                               .out = out}));
+    WF_EXPECT_OK(wf_multi_node_chain_connect(chain));
+    return chain;
+}
+
+/* The piece of a rank: of another length on each. */
+static wf_var *piece_of(wf_tape *tape, int of)
+{
+    test_rng rng = {(uint64_t)(100 + of)};
+    const wf_shape shape = WF_SHAPE(SEQUENCES, 2 + of % 3, FEATURES);
+    double host[SEQUENCES * 4 * FEATURES];
+    for (int64_t i = 0; i < wf_shape_count(shape); i++)
+        host[i] = test_uniform(&rng, -1, 1);
+    wf_tensor *t = wf_tensor_from_host(ctx, WF_F64, shape, host);
+    wf_var *x = wf_leaf(tape, t);
+    wf_tensor_free(t);
+    return x;
+}
+
+/* All cells one after the other; the outputs and the sum of the losses. */
+static wf_var *run_cells(wf_layer *net, wf_var **x, wf_var **y)
+{
+    wf_var *state = NULL;
+    for (int r = 0; r < size; r++) {
+        char name[16];
+        snprintf(name, sizeof name, "cell%d", r);
+        y[r] = wf_recurrent(wf_layer_child(net, name), (wf_var *[]){x[r], state}, r == 0 ? 1 : 2, &state);
+    }
+    return loss_of(size, y);
+}
+
+static void check_cells(bool gru)
+{
+    both b = {.what = gru ? "gru" : "lstm", .chain = n_step_chain(gru)};
+    b.serial.net = wf_layer_named(wf_module(ctx, unused, NULL), "net");
+    for (int r = 0; r < size; r++) {
+        char name[16];
+        snprintf(name, sizeof name, "cell%d", r);
+        wf_module_add(b.serial.net, name, cell_of(gru));
+    }
+    b.tape = wf_tape_new(ctx);
+    b.serial_tape = wf_tape_new(ctx);
+    const wf_sgd_opts sgd = {.lr = 0.5};
+    wf_optim *optim = wf_sgd(b.chain, sgd), *theirs = wf_sgd(b.serial.net, sgd);
+    for (int step = 0; step < STEPS; step++) {
+        wf_var *x[MOST_ENDS], *y[MOST_ENDS];
+        for (int r = 0; r < size; r++)
+            x[r] = piece_of(b.serial_tape, r);
+        wf_var *const whole = run_cells(b.serial.net, x, y), *const own = piece_of(b.tape, rank);
+        wf_var *out;
+        WF_EXPECT(wf_multi_node_chain_apply(b.chain, b.tape, 1, &own, 1, &out), "%s", wf_error_trail());
+        expect_tensor(&b, "y", wf_value(out), wf_value(y[rank]));
+        WF_EXPECT_OK(wf_optim_step(theirs, whole));
+        WF_EXPECT_OK(wf_optim_step(optim, loss_of(1, &out)));
+        expect_params(&b, true);
+        expect_params(&b, false);
+        reset(&b);
+    }
+    wf_optim_free(optim);
+    wf_optim_free(theirs);
+    both_close(&b);
+}
+
+static void multi_node_n_step_rnn(void)
+{
+    open_comm(WF_F64);
+    check_cells(false);
+    check_cells(true);
+    close_comm();
+}
+
 static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -408,6 +518,7 @@ static int on_ranks(int argc, char **argv)
                                    {"frozen", frozen},
                                    {"traffic", traffic},
                                    {"steady", steady},
+                                   {"multi_node_n_step_rnn", multi_node_n_step_rnn},
                                    {0}});
 }
 
