@@ -36,6 +36,21 @@ typedef struct wf_image_folder_opts {
  * WF_ERR_FORMAT at that time. */
 wf_dataset *wf_image_folder(wf_ctx *ctx, const char *dir, wf_image_folder_opts opts);
 
+typedef struct wf_catalogue_opts {
+    const char *path;     /* a folder of message catalogues (*.mo), or one; default:
+                             /usr/share/locale/LANGUAGE/LC_MESSAGES */
+    const char *language; /* such as "de"; required where there is no path */
+    int64_t least, most;  /* bytes of a sentence; default 4 and 60 */
+} wf_catalogue_opts;
+
+/* Pairs of sentences from GNU gettext's message catalogues, which programs of every Linux system have: a message in
+ * English and its translation, u8 [2,most], each in the catalogue's encoding (UTF-8 in Debian) and filled with zeros.
+ * Left out are plural forms, messages with a context or of several lines, those beyond the lengths, and those that the
+ * translation repeats. A message that several catalogues have is one sample, the first in the order of their names.
+ * Every tenth by a hash of the message is of the test set, so the two share no message. A damaged file is
+ * WF_ERR_FORMAT. */
+wf_dataset *wf_catalogue(wf_ctx *ctx, wf_catalogue_opts opts, wf_dataset_split split);
+
 /* shape is [count, sample...]; x lists the elements row-major; labels (0 or more each) may be NULL. */
 wf_dataset *wf_memory_dataset(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *x, const int64_t *labels);
 /* Like wf_memory_dataset, from tensors; labels are i64 [count] or NULL ("no labels": an error on the way to it is

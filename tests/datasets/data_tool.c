@@ -117,6 +117,24 @@ static void cifar_files(void)
     expect_file("fine.h5", wf_cifar100(ctx, f.path, WF_TRAIN_SET), 0, 4, NULL);
 }
 
+static void catalogues(void)
+{
+    static unsigned char data[4096];
+    static char text[30][16];
+    const char *pair[30][2];
+    for (int i = 0; i < 30; i++) {
+        snprintf(text[i], sizeof text[i], "message %d", i);
+        pair[i][0] = text[i];
+        pair[i][1] = "Nachricht";
+    }
+    test_write(test_path(&f, "a.mo"), data, test_catalogue(data, 30, pair));
+    for (int split = 0; split < 2; split++) {
+        WF_EXPECT(run(split ? "catalogue . -o m.h5 --test" : "catalogue . -o m.h5") == 0, "catalogue");
+        wf_dataset *d = wf_catalogue(ctx, (wf_catalogue_opts){.path = f.path}, (wf_dataset_split)split);
+        expect_file("m.h5", d, 0, wf_dataset_count(d), NULL);
+    }
+}
+
 static void folders(void)
 {
     unsigned char pixels[3 * 9 * 8];
@@ -206,6 +224,7 @@ int main(int argc, char **argv)
     int failed = test_main(argc, argv,
                            (test_case[]){{"idx_files", idx_files},
                                          {"cifar_files", cifar_files},
+                                         {"catalogues", catalogues},
                                          {"folders", folders},
                                          {"complaints", complaints},
                                          {0}});

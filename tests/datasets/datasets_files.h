@@ -84,6 +84,22 @@ static inline size_t test_idx(unsigned char *data, int rank, const unsigned *dim
     return at;
 }
 
+/* A message catalogue of these pairs, in the machine's byte order: the bytes of the file. */
+static inline size_t test_catalogue(unsigned char *data, int pairs, const char *(*pair)[2])
+{
+    uint32_t at = 28 + 16 * (uint32_t)pairs;
+    const uint32_t head[7] = {0x950412deU, 0, (uint32_t)pairs, 28, 28 + 8 * (uint32_t)pairs, 0, 0};
+    memcpy(data, head, sizeof head);
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < pairs; i++) {
+            const uint32_t entry[2] = {(uint32_t)strlen(pair[i][side]), at};
+            memcpy(data + head[3 + side] + 8 * i, entry, sizeof entry);
+            memcpy(data + at, pair[i][side], entry[0] + 1);
+            at += entry[0] + 1;
+        }
+    return at;
+}
+
 /* What TEST_FAILS checks. Clears the error. */
 static __attribute__((noinline, unused)) void test_error_says(const char *file, int line, const char *call,
                                                               wf_status is, wf_status code, const char *word1,

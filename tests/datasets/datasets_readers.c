@@ -341,6 +341,92 @@ static void synthetic(void)
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, open_and_free(wf_synthetic(ctx, (wf_synthetic_opts){.classes = -1})));
 }
 
+/* --- message catalogues --------------------------------------------------------------------------------------------
+ */
+
+static int64_t count_of(const char *path, wf_dataset_split split)
+{
+    wf_dataset *d = wf_catalogue(ctx, (wf_catalogue_opts){.path = path}, split);
+    const int64_t n = wf_dataset_count(d);
+    WF_EXPECT(d, "%s", wf_error_message());
+    wf_dataset_free(d);
+    return n;
+}
+
+/* Messages of both sets: none is in both, and each is once. */
+static void catalogue(void)
+{
+    enum { PAIRS = 200 };
+    static char text[PAIRS][2][32];
+    const char *pair[PAIRS + 8][2] = {
+        {"", "Content-Type: text/plain"},   {"same name", "same name"}, {"two\nlines", "zwei Zeilen"},
+        {"context\4word", "Wort, Kontext"}, {"abc", "zu kurz"},         {"no translation", ""}};
+    static unsigned char data[1 << 16];
+    test_folder folder = test_folder_new();
+    for (int i = 0; i < PAIRS; i++) {
+        snprintf(text[i][0], sizeof text[i][0], "message %d", i);
+        snprintf(text[i][1], sizeof text[i][1], "Nachricht %d", i);
+        pair[6 + i][0] = text[i][0];
+        pair[6 + i][1] = text[i][1];
+    }
+    test_write(test_path(&folder, "a.mo"), data, test_catalogue(data, PAIRS + 6, pair));
+    pair[6][1] = "again";
+    test_write(test_path(&folder, "b.mo"), data, test_catalogue(data, 10, pair));
+    test_write(test_path(&folder, "no-catalogue"), "x", 1);
+    const int64_t train = count_of(folder.path, WF_TRAIN_SET), test = count_of(folder.path, WF_TEST_SET);
+    WF_EXPECT(train + test == PAIRS && test > 5 && test < 45, "%lld and %lld pairs", (long long)train, (long long)test);
+    bool seen[PAIRS] = {false};
+    for (int split = 0; split < 2; split++) {
+        wf_dataset *d = wf_catalogue(ctx, (wf_catalogue_opts){.path = folder.path}, (wf_dataset_split)split);
+        expect_info(d, split ? test : train, WF_U8, WF_SHAPE(2, 60), 0);
+        for (int64_t i = 0; i < wf_dataset_count(d); i++) {
+            char x[2][60];
+            int number = -1, other = -2;
+            WF_EXPECT_OK(wf_dataset_read(d, i, &(wf_sample_key){0}, x, NULL));
+            WF_EXPECT(sscanf(x[0], "message %d", &number) == 1 && sscanf(x[1], "Nachricht %d", &other) == 1 &&
+                          number == other && !seen[number],
+                      "\"%.60s\", \"%.60s\"", x[0], x[1]);
+            seen[number < 0 ? 0 : number] = true;
+        }
+        wf_dataset_free(d);
+    }
+    test_folder_free(&folder);
+}
+
+static wf_status open_catalogue(const char *path)
+{
+    return open_twice(wf_catalogue(ctx, (wf_catalogue_opts){.path = path}, WF_TRAIN_SET));
+}
+
+static void catalogue_wrong(void)
+{
+    static unsigned char data[4096];
+    const char *pair[][2] = {{"one message", "eine Nachricht"}, {"another one", "noch eine"}};
+    test_folder folder = test_folder_new();
+    const size_t bytes = test_catalogue(data, 2, pair);
+    const char *path = test_path(&folder, "a.mo");
+    test_write(path, data, 19);
+    TEST_FAILS(WF_ERR_FORMAT, open_catalogue(path), "a.mo", "shorter than its header");
+    test_write(path, data, bytes - 4);
+    TEST_FAILS(WF_ERR_FORMAT, open_catalogue(path), "message 1", "of a file of");
+    test_write(path, data, 40);
+    TEST_FAILS(WF_ERR_FORMAT, open_catalogue(path), "2 messages", "40 bytes");
+    test_write_gz(path, data, bytes);
+    TEST_FAILS(WF_ERR_FORMAT, open_catalogue(path), "a.mo", "compressed");
+    data[0] = 7;
+    test_write(path, data, bytes);
+    TEST_FAILS(WF_ERR_FORMAT, open_catalogue(path), "0x95041207", "0x950412de");
+    TEST_FAILS(WF_ERR_IO, open_catalogue("/no/where"), "/no/where", "cannot open");
+    remove(path);
+    TEST_FAILS(WF_ERR_IO, open_catalogue(folder.path), folder.path, "no message catalogue");
+    test_folder_free(&folder);
+    TEST_FAILS(WF_ERR_ARGUMENT, open_and_free(wf_catalogue(ctx, (wf_catalogue_opts){0}, WF_TEST_SET)), "language",
+               "de");
+    TEST_FAILS(WF_ERR_ARGUMENT,
+               open_and_free(wf_catalogue(ctx, (wf_catalogue_opts){.language = "de", .least = 9, .most = 8}, 0)), "9",
+               "8");
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.seed = 5});
@@ -353,6 +439,8 @@ int main(int argc, char **argv)
                                                {"cifar", cifar},
                                                {"memory", memory},
                                                {"synthetic", synthetic},
+                                               {"catalogue", catalogue},
+                                               {"catalogue_wrong", catalogue_wrong},
                                                {0}});
     WF_MUST(wf_ctx_free(ctx));
     return failed;

@@ -21,10 +21,11 @@ static const char help[] =
     "  mnist DIR            MNIST or Fashion-MNIST by the standard names\n"
     "  cifar10 DIR          CIFAR's binary files\n"
     "  cifar100 DIR         the same; the fine labels\n"
+    "  catalogue DIR        message catalogues (*.mo): pairs of sentences\n"
     "  folder DIR           PNG and JPEG files; subfolders, in the order of their names, are the classes\n"
     "\n"
     "  -o FILE.h5        the file to make; an existing HDF5 file is replaced when the new one is whole\n"
-    "  --test            the test set instead of the training set (mnist, cifar10, cifar100)\n"
+    "  --test            the test set instead of the training set (mnist, cifar10, cifar100, catalogue)\n"
     "  --channels N      1 (grey) to 4 (RGBA); default: folder 3, others as they are\n"
     "  --resize HxW      pixels of every image; default: folder: those of the first image, others as they are\n"
     "  --crop HxW        the middle of every image, after --resize\n"
@@ -106,7 +107,8 @@ static int read_command(int argc, char **argv, settings *s)
         return wrong(s->inputs ? "one input is enough for" : "there is no input of", s->format);
     if (!s->out)
         return wrong("there is no -o FILE.h5", NULL);
-    const bool has_test = strcmp(s->format, "mnist") == 0 || strncmp(s->format, "cifar", 5) == 0;
+    const bool has_test =
+        strcmp(s->format, "mnist") == 0 || strncmp(s->format, "cifar", 5) == 0 || strcmp(s->format, "catalogue") == 0;
     return s->split == WF_TEST_SET && !has_test ? wrong("--test makes no sense for", s->format) : 0;
 }
 
@@ -125,6 +127,8 @@ static wf_dataset *input_of(wf_ctx *ctx, const settings *s)
         d = wf_cifar10(ctx, s->input[0], s->split);
     else if (strcmp(s->format, "cifar100") == 0)
         d = wf_cifar100(ctx, s->input[0], s->split);
+    else if (strcmp(s->format, "catalogue") == 0)
+        d = wf_catalogue(ctx, (wf_catalogue_opts){.path = s->input[0]}, s->split);
     if (s->channels)
         d = wf_transform_channels(d, s->channels);
     return s->height ? wf_transform_resize(d, s->height, s->width) : d;
