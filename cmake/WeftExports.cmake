@@ -10,8 +10,9 @@ set(map ${PROJECT_BINARY_DIR}/weft.map)
 set(interface ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}) # before 1.0 every minor version is another interface
 list(TRANSFORM WEFT_HEADERS PREPEND ${PROJECT_SOURCE_DIR}/ OUTPUT_VARIABLE headers)
 add_custom_command(OUTPUT ${map} COMMENT "Exported names" VERBATIM
-  COMMAND sh -c "awk -v version=WEFT_${interface} -f \"$@\" >${map}" exports ${PROJECT_SOURCE_DIR}/cmake/exports.awk ${headers}
-  DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.awk ${headers})
+  COMMAND sh -c "awk -v version=WEFT_${interface} -f cmake/statements.awk -f cmake/exports.awk \"$@\" >${map}" exports ${headers}
+  WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+  DEPENDS cmake/statements.awk cmake/exports.awk ${headers})
 add_custom_target(weft_map DEPENDS ${map})
 
 # Calls inside of the library are bound when it is linked.

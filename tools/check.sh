@@ -24,14 +24,15 @@ check() {
 }
 
 # Everything again with the other compiler, and with the shared form of the library, so that tests, examples and tools link
-# what it exports; warnings are errors in every build.
+# what it exports, and with the Fortran module where there is a compiler for it; warnings are errors in every build.
 clang_build() {
-    cmake --preset clang -B "$build-clang" &&
+    fortran=$(command -v gfortran >/dev/null && echo ON || echo OFF)
+    cmake --preset clang -B "$build-clang" -DWEFT_FORTRAN="$fortran" &&
         cmake --build "$build-clang" --parallel "$jobs"
 }
 
 shared_form() {
-    ctest --test-dir "$build-clang" --output-on-failure -R '^(consumer|static_exports)$'
+    ctest --test-dir "$build-clang" --output-on-failure -R '^(consumer|fortran|static_exports)$'
 }
 
 format() {
