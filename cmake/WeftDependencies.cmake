@@ -7,7 +7,7 @@ find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.h REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(DLPACK_INCLUDE dlpack/dlpack.h REQUIRED) # a header alone
 find_path(STB_INCLUDE stb/stb_image.h REQUIRED)
-find_library(STB_LIBRARY stb REQUIRED)
+find_library(STB_LIBRARY stb)
 # Debian has HDF5 in two flavours side by side; what is used is in both, and the serial one is preferred.
 find_path(HDF5_INCLUDE hdf5.h PATH_SUFFIXES hdf5/serial hdf5/openmpi REQUIRED)
 find_library(HDF5_LIBRARY NAMES hdf5_serial hdf5 hdf5_openmpi REQUIRED)
@@ -41,7 +41,16 @@ weft_system(weft_omp LIBRARIES OpenMP::OpenMP_C)
 weft_system(weft_mpi LIBRARIES MPI::MPI_C)
 weft_system(weft_zlib LIBRARIES ZLIB::ZLIB)
 weft_system(weft_hdf5 INCLUDE ${HDF5_INCLUDE} LIBRARIES ${HDF5_LIBRARY})
-weft_system(weft_stb INCLUDE ${STB_INCLUDE} LIBRARIES ${STB_LIBRARY})
+set(stb ${STB_LIBRARY})
+set(WEFT_STB_SOURCE "")
+if(NOT STB_LIBRARY) # elsewhere than in Debian stb is headers alone
+  set(stb "")
+  set(WEFT_STB_SOURCE ${PROJECT_BINARY_DIR}/generated/stb.c)
+  file(CONFIGURE OUTPUT ${WEFT_STB_SOURCE} CONTENT
+    "#define STB_IMAGE_IMPLEMENTATION\n#include <stb/stb_image.h>\n#define STB_IMAGE_WRITE_IMPLEMENTATION\n#include <stb/stb_image_write.h>\n")
+  set_source_files_properties(${WEFT_STB_SOURCE} PROPERTIES COMPILE_OPTIONS -w)
+endif()
+weft_system(weft_stb INCLUDE ${STB_INCLUDE} LIBRARIES ${stb})
 
 # What all folders together link; and the same without a device, for programs with a double of it.
 set(WEFT_HOST_SYSTEM weft_dnnl weft_omp weft_mpi weft_hdf5 weft_zlib weft_stb)
