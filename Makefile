@@ -1,4 +1,4 @@
-# The front door: make demo, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs, make dist. CMake does the work, in build/.
+# The front door: make demo, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs, make dist, make deb. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -11,7 +11,7 @@ CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 32 --batch 16 --lr-generator 2e-3 --minutes 2 --out $(BUILD)/demo
 
-.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist build configure setup install clean
+.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
 
 demo:
 	tools/setup.sh demo
@@ -81,6 +81,13 @@ docs:
 # The source archive of the last commit; it builds and tests without git.
 dist:
 	tools/dist.sh $(BUILD)
+
+# The packages of the last commit for Debian 12 and 13, built in one bare Debian, installed, tried and removed in another. Only
+# root may. They lie in $(BUILD)-deb12/packages and $(BUILD)-deb13/packages.
+deb: deb12 deb13
+
+deb12 deb13:
+	tools/deb.sh $(@:deb%=%) $(BUILD)-$@
 
 build: configure
 	$(COMPILE)

@@ -6,28 +6,21 @@
 # DEBIAN_TOOLKIT=without or =with does one half. DEBIAN_TESTS="NAME ..." builds and runs tests of these names alone.
 set -eu
 case ${1-} in
-12) name=bookworm ;;
-13) name=trixie ;;
+12 | 13) ;;
 *) echo "debian: release ${1-}: should be 12 or 13" >&2 && exit 2 ;;
 esac
 case ${DEBIAN_TOOLKIT-both} in
 both | with | without) ;;
 *) echo "debian: DEBIAN_TOOLKIT=$DEBIAN_TOOLKIT: should be with or without" >&2 && exit 2 ;;
 esac
-[ "$(id -u)" = 0 ] || { echo "debian: only root can enter another Debian (chroot)" >&2 && exit 1; }
-# Mounts of its own, which go with it.
-[ -n "${WEFT_OWN_MOUNTS-}" ] || exec env WEFT_OWN_MOUNTS=1 unshare --mount --propagation private "$0" "$@"
-cd "$(dirname "$0")/.."
-. tools/enter.sh
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/enter.sh"
+own_mounts "$0" "$@"
+cd "$here/.."
 release=$1 root=$2
 mkdir -p "$root"
 root=$(cd "$root" && pwd -P)
-[ -x "$root/usr/bin/apt-get" ] || debootstrap --variant=minbase "$name" "$root"
-
-mount --bind "$root" "$root" # tests make mounts of their own, which takes a root that is a mount itself
-mount_system "$root"
-rm -rf "$root"/tmp/prte.* # sessions of killed jobs, whose process numbers come again
-cp /etc/resolv.conf "$root/etc/resolv.conf"
+open_debian "$release" "$root"
 mkdir -p "$root/weft"
 find "$root/weft" -mindepth 1 -maxdepth 1 ! -name 'build*' -exec rm -rf {} + # what was removed since the last time
 git ls-files -z | tar --null --files-from=- -cf - | tar -C "$root/weft" -xf -

@@ -1,5 +1,5 @@
-# Functions to run a command in another Debian, for tools/bare.sh and tools/debian.sh, which read this file: . tools/enter.sh
-# They run as root, in a mount namespace of their own; mounts go with it.
+# Functions to run a command in another Debian, for tools/bare.sh, tools/debian.sh and tools/deb.sh, which read this file:
+# . tools/enter.sh. They run as root, in a mount namespace of their own; mounts go with it.
 
 # Prints the folder of the CUDA toolkit, as CMake would find it; nothing if there is none.
 toolkit_folder() {
@@ -10,6 +10,28 @@ toolkit_folder() {
     [ -n "$nvcc" ] || nvcc=$(command -v nvcc) || return 0
     top=$("$nvcc" --dryrun -x cu -c /dev/null -o /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p') # also where nvcc is a wrapper
     [ -z "$top" ] || (cd "$top" && pwd -P)
+}
+
+# own_mounts COMMAND...: for root alone, the script once more with mounts of its own, which go with it.
+own_mounts() {
+    [ "$(id -u)" = 0 ] || { echo "$(basename "$1" .sh): only root can enter another Debian (chroot)" >&2 && exit 1; }
+    [ -n "${WEFT_OWN_MOUNTS-}" ] || exec env WEFT_OWN_MOUNTS=1 unshare --mount --propagation private "$@"
+}
+
+# open_debian RELEASE ROOT: Debian 12 or 13 is in that folder, bare if it is new, with the kernel's file systems and a name
+# server. Tests make mounts of their own, which takes a root that is a mount itself.
+open_debian() {
+    mkdir -p "$2"
+    if [ ! -x "$2/usr/bin/apt-get" ]; then
+        case $1 in
+        12) debootstrap --variant=minbase bookworm "$2" ;;
+        13) debootstrap --variant=minbase trixie "$2" ;;
+        esac
+    fi
+    mount --bind "$2" "$2"
+    mount_system "$2"
+    rm -rf "$2"/tmp/prte.* # sessions of killed jobs, whose process numbers come again
+    cp /etc/resolv.conf "$2/etc/resolv.conf"
 }
 
 # mount_system ROOT: the kernel's file systems.
