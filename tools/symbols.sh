@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 {
     echo "WEFT_$interface"
-    find weft.h core comm layers optim datasets -name '*.h' ! -name '*_impl.h' ! -path 'core/cuda/*' -exec \
+    find weft.h core comm layers optim datasets fit -name '*.h' ! -name '*_impl.h' ! -path 'core/cuda/*' -exec \
         awk -v version="WEFT_$interface" -f cmake/statements.awk -f cmake/exports.awk {} + | sed -n 's/^    \(wf_.*\);$/\1/p'
 } | LC_ALL=C sort >"$work/names"
 touch "$work/old"
