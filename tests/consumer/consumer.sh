@@ -13,7 +13,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 "$cmake" --install "$build" --prefix "$work/prefix" >"$work/install.log"
-(cd "$source/../.." && find weft.h core comm layers optim datasets -name '*.h' ! -name '*_impl.h' ! -path "$without" && echo weft_places.h) | sort >"$work/wanted"
+(cd "$source/../.." && find weft.h core comm layers optim datasets fit -name '*.h' ! -name '*_impl.h' ! -path "$without" && echo weft_places.h) | sort >"$work/wanted"
 (cd "$work/prefix/include/weft" && find . -type f -o -type d -empty | sed 's|^\./||' | sort) >"$work/installed"
 diff "$work/wanted" "$work/installed" || { echo "above: headers that should be installed (<), and that are (>)"; exit 1; }
 cp -r "$source" "$work/source" # so that nothing is found by being near
