@@ -227,18 +227,20 @@ typedef struct wf_loss_args {
     double value, scale;
     double delta;                 /* HUBER: above 0 */
     double gamma, alpha;          /* FOCAL: gamma is 0 or more */
-    const wf_array *loss, *dloss; /* scalars; dloss is in device memory */
+    const wf_array *loss, *dloss; /* scalars, or of x's shape and order; dloss is in device memory */
     const wf_array *dx;
 } wf_loss_args;
 
-/* Softmax and cross entropy in one. log_sum, loss and dloss are of f32, or of f64 where x is; rows and labels are those
- * of nll_forward. */
+/* Softmax and cross entropy in one. weight, log_sum, loss and dloss are of f32, or of f64 where x is; rows and labels
+ * are those of nll_forward. */
 typedef struct wf_entropy_args {
     const wf_array *x, *labels;
     int64_t ignored;
     double scale;
+    const wf_array *weight;       /* [C], of the classes; NULL: 1 */
+    double smoothing;             /* in [0, 1] */
     const wf_array *log_sum;      /* [rows]: log sum_j exp(x_j - max x); forward writes it, backward reads it */
-    const wf_array *loss, *dloss; /* scalars; dloss is in device memory */
+    const wf_array *loss, *dloss; /* scalars, or one for each row; dloss is in device memory */
     const wf_array *dx;           /* of x's type */
 } wf_entropy_args;
 
@@ -322,7 +324,7 @@ typedef wf_status wf_nll_backward_fn(wf_ctx *ctx, const wf_array *labels, int64_
                                      double scale, const wf_array *dx);
 typedef wf_status wf_entropy_fn(wf_ctx *ctx, const wf_entropy_args *args);
 typedef wf_status wf_count_correct_fn(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
-                                      const wf_array *correct);
+                                      int64_t k, const wf_array *correct);
 typedef wf_status wf_count_labels_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *count);
 typedef wf_status wf_optim_update_fn(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                                      int64_t segments, const wf_optim_segment *segment);
@@ -531,7 +533,7 @@ typedef struct wf_kernels {
     wf_gates_fn *gates_forward, *gates_backward;
 
     /* forward: loss (of x's type) = scale * sum l(x, t); t is `target`, or `value`. backward: dx = dloss * scale *
-     * dl/dx. */
+     * dl/dx. Where loss and dloss are no scalars nothing is summed. */
     wf_loss_fn *loss_forward, *loss_backward;
     /* Negative log likelihood of log-probabilities [N,C] or channels-last [N,C,...]; labels are u8, i32 or i64 of shape
      * [N] or [N,...] row-major, one per row. A label outside [0, C) is WF_ERR_ARGUMENT that names label, row and C: of
@@ -541,10 +543,13 @@ typedef struct wf_kernels {
     wf_nll_forward_fn *nll_forward;
     wf_nll_backward_fn *nll_backward;
     /* What log softmax and nll give for x and labels, in one pass each. backward: dx = dloss * scale * (softmax(x) -
-     * one at the label), 0 in rows that do not count. */
+     * one at the label), 0 in rows that do not count. With q = -log softmax(x), weights w and smoothing s the loss of a
+     * row of the label y is (1 - s) w_y q_y + (s / C) sum_c w_c q_c. Where loss and dloss are no scalars nothing is
+     * summed: they have a number for each row. */
     wf_entropy_fn *entropy_forward, *entropy_backward;
-    /* correct (i64 scalar) = number of rows whose largest element (first of equals) is at the label; count (i64 scalar)
-     * = number of rows whose label is not `ignored`. */
+    /* correct (i64 scalar) = number of rows with the label at one of the k largest elements (first of equals; a NaN is
+     * largest at the head of a row and nothing elsewhere); count (i64 scalar) = number of rows whose label is not
+     * `ignored`. */
     wf_count_correct_fn *count_correct;
     wf_count_labels_fn *count_labels;
 

@@ -178,8 +178,9 @@ TIMED_ARGS(entropy_forward, wf_entropy_args, 0, bytes_of(a->x) + bytes_of(a->lab
 TIMED_ARGS(entropy_backward, wf_entropy_args, 0,
            bytes_of(a->x) + bytes_of(a->labels) + bytes_of(a->log_sum) + bytes_of(a->dx))
 TIMED(count_correct,
-      (wf_ctx * ctx, const wf_array *scores, const wf_array *labels, int64_t ignored, const wf_array *correct),
-      (ctx, scores, labels, ignored, correct), 0, bytes_of(scores))
+      (wf_ctx * ctx, const wf_array *scores, const wf_array *labels, int64_t ignored, int64_t k,
+       const wf_array *correct),
+      (ctx, scores, labels, ignored, k, correct), 0, bytes_of(scores))
 TIMED(count_labels, (wf_ctx * ctx, const wf_array *labels, int64_t ignored, const wf_array *count),
       (ctx, labels, ignored, count), 0, bytes_of(labels))
 TIMED(optim_update,

@@ -29,9 +29,9 @@ struct wf_var {
     bool needs_grad;
     bool leaf; /* wf_leaf */
     bool no_loss;
-    bool loss_mean;     /* a mean over `loss_count` local samples (no layout): weighted by it across ranks */
-    int64_t loss_count; /* of a mean over a sharded batch: samples of all ranks */
-    double loss_part;   /* and of this rank */
+    bool loss_mean;    /* a mean over `loss_count` local samples (no layout): weighted by it across ranks */
+    double loss_count; /* of a mean over a sharded batch: samples of all ranks, or the sum of their weights */
+    double loss_part;  /* and of this rank */
     bool loss_counted; /* the mean is over elements counted in this value (labels that are not ignored), so those of two
                           parts of a batch are weighted by loss_count, layout or not */
     bool loss_mixed;   /* a sum of means over different elements: no weight makes a batch's of those of its parts */

@@ -12,17 +12,30 @@
 extern "C" {
 #endif
 
+/* What becomes of the losses of rows or elements. Sums and single losses are no means over samples: other ranks' and
+ * chunks' are added, not averaged. */
+typedef enum wf_loss_reduction {
+    WF_REDUCTION_MEAN = 0,
+    WF_REDUCTION_SUM,
+    WF_REDUCTION_NONE, /* no scalar: a loss for each */
+} wf_loss_reduction;
+
 /* Scores [N,C,...] (logits, or log-probabilities for wf_nll), labels [N,...] of type u8, i32 or i64 in [0, C). */
 wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels);
 wf_var *wf_nll(wf_var *logp, const wf_tensor *labels);
-/* Rows that do not count, and may have a label outside [0, C): Chainer's -1, PyTorch's -100, a void class of images. */
+/* Rows that do not count, and may have a label outside [0, C): Chainer's -1, PyTorch's -100, a void class of images.
+ * The other three are PyTorch's, and of softmax_cross_entropy alone. */
 typedef struct wf_label_opts {
-    bool ignores;    /* rows of the label `ignored`; default: every row counts */
-    int64_t ignored; /* such a row adds nothing, has the gradient 0, and is not in the mean */
+    bool ignores;            /* rows of the label `ignored`; default: every row counts */
+    int64_t ignored;         /* such a row adds nothing, has the gradient 0, and is not in the mean */
+    double smoothing;        /* in [0, 1]: that part of the target is spread over all classes evenly; default 0 */
+    const wf_tensor *weight; /* [C], of the classes, at least 0; the mean divides by the sum of the labels' weights */
+    wf_loss_reduction reduction; /* default the mean; NONE: [N,...], row-major, with the layout of the scores */
 } wf_label_opts;
 /* The mean over the rows that count, of all ranks where the scores have a layout: then collective over the axes over
- * which they are sharded. Without a layout the ranks' means are weighted by their rows that count. 0 if none counts.
- * With an ignored label not in a captured step, since the host reads the number of rows. */
+ * which they are sharded. Without a layout the ranks' means are weighted by their rows that count, or by the sums of
+ * weights. 0 if none counts. A mean with an ignored label or with weights is not for a captured step, since the host
+ * reads the number of rows. */
 wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);
 wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts);
 
@@ -47,14 +60,42 @@ typedef struct wf_focal_opts {
     double gamma;    /* default 2; WF_ZERO for 0, which is binary cross entropy */
     double alpha;    /* weight of the target 1, that of 0 is 1 - alpha; default 0.25; WF_ZERO for 0 */
     bool unweighted; /* both weigh 1 */
+    wf_loss_reduction reduction;
 } wf_focal_opts;
 /* Focal loss of logits (Lin et al. 2017) with a target for each, in [0, 1]: binary cross entropy times m^gamma and the
  * weight, where m is how far the probability is from the target's class. */
 wf_var *wf_focal_logits(wf_var *x, const wf_tensor *target, wf_focal_opts opts);
 
+/* These as a sum, or not reduced: each element's loss, of a's shape, order of memory and layout. */
+wf_var *wf_bce_logits_reduced(wf_var *x, const wf_tensor *target, wf_loss_reduction reduction);
+wf_var *wf_mse_reduced(wf_var *a, wf_var *b, wf_loss_reduction reduction);
+wf_var *wf_l1_reduced(wf_var *a, wf_var *b, wf_loss_reduction reduction);
+wf_var *wf_huber_reduced(wf_var *a, wf_var *b, double delta, wf_loss_reduction reduction);
+wf_var *wf_smooth_l1_reduced(wf_var *a, wf_var *b, double beta, wf_loss_reduction reduction);
+wf_var *wf_kl_div_reduced(wf_var *logq, const wf_tensor *p, wf_loss_reduction reduction);
+
+typedef struct wf_dice_opts {
+    bool skip_background;        /* class 0 does not count */
+    bool batch;                  /* sums over the samples too, before the division: one quotient a class */
+    bool squared;                /* the divisor has the sums of squares */
+    double smooth_top;           /* added to the dividend; default 1e-5, WF_ZERO for 0 */
+    double smooth_bottom;        /* added to the divisor; default 1e-5, WF_ZERO for 0 */
+    wf_loss_reduction reduction; /* over samples and classes; default the mean; NONE: [N,C], or [1,C] of a batch */
+} wf_dice_opts;
+/* Soft Dice loss, MONAI's: 1 - (2 sum p t + top) / (sum p + sum t + bottom) of probabilities p [N,C,...], sums over the
+ * pixels of each sample and class. The target is of p's shape, or labels [N,...] of u8, i32 or i64. The sums are those
+ * of whole images where the layout cuts them, and of all ranks' samples with `batch`: then collective over these axes,
+ * and the result is this rank's part of a sum over those that cut the samples. `batch` without a layout is of this
+ * rank's samples, and an error in chunks of a pipeline. All classes must be on each rank for labels and
+ * skip_background. */
+wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts);
+
 /* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. */
 int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels);
 int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts);
+/* In how many it is among the k largest: top-k accuracy over all ranks is wf_evaluator_add_sum of this and of
+ * wf_count_labels. */
+int64_t wf_count_top_k(const wf_var *scores, const wf_tensor *labels, int64_t k, wf_label_opts opts);
 /* How many rows held here count. -1 on failure or NULL. */
 int64_t wf_count_labels(const wf_tensor *labels, wf_label_opts opts);
 

@@ -44,7 +44,7 @@ wf_status wf_loss_samples(const wf_var *loss, double *weight)
     WF_CHECK(loss->no_loss || loss->loss_count > 0 || loss->loss_mean || loss->loss_counted, WF_ERR_STATE,
              "the loss is no mean over samples, so its weight among others is unknown; end it in wf_mean or a loss "
              "function");
-    *weight = (double)loss->loss_count;
+    *weight = loss->loss_count;
     return WF_OK;
 }
 

@@ -126,7 +126,7 @@ static wf_status loss_weight(wf_optim *optim, wf_var *loss, double *seed)
              "the loss is no mean over samples, so its weight across ranks is unknown; end it in wf_mean or a loss "
              "function");
     /* Ranks with the same loss (along channel or pixels) count its samples once together. */
-    const double weight = loss->loss_mean ? (double)loss->loss_count : 1, share = weight / copies(own, &layout);
+    const double weight = loss->loss_mean ? loss->loss_count : 1, share = weight / copies(own, &layout);
     *seed = wf_loss_seed(loss, weight);
     trailer[WF_TRAILER_LOCAL] = 1;
     trailer[WF_TRAILER_WEIGHT] += share;

@@ -105,9 +105,60 @@ static void sum_rows(int64_t c, side_rows *s)
         s->log_sum[r] = vm_log(sum[r]);
 }
 
+/* What smoothing and weights make of a row of the label y: hit q_y + rest sum_c w_c q_c, where q = -log softmax. */
+typedef struct entropy_terms {
+    const float *weight; /* NULL: 1 */
+    float keep, rest, total;
+} entropy_terms;
+
+static entropy_terms terms_of(const wf_entropy_args *args, int64_t c)
+{
+    entropy_terms t = {wf_cpu_data(args->weight), (float)(1 - args->smoothing), (float)(args->smoothing / (double)c),
+                       0};
+    float total = t.weight ? 0.0F : (float)c;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < (t.weight ? c : 0); j++)
+        total += t.weight[j];
+    t.total = total;
+    return t;
+}
+
+static float hit_of(const entropy_terms *t, int64_t label)
+{
+    return t->weight ? t->keep * t->weight[label] : t->keep;
+}
+
+/* low[r] = sum_c w_c (x_c - most) of each row. */
+static void weigh_rows(const entropy_terms *t, int64_t c, const side_rows *s, float *low)
+{
+    for (int64_t r = 0; r < SIDE; r++)
+        low[r] = 0;
+    for (int64_t j = 0; j < c; j++) {
+        const float w = t->weight ? t->weight[j] : 1.0F;
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++)
+            low[r] += w * (s->x[j * SIDE + r] - s->most[r]);
+    }
+}
+
+/* A row counts by this; `each` gets its loss, unless it is NULL. */
+static double entropy_count(const wf_entropy_args *args, float *each, int64_t row, double loss)
+{
+    if (each)
+        each[row] = (float)(args->scale * loss);
+    return loss;
+}
+
+static float *each_of(const wf_entropy_args *args)
+{
+    return args->loss->shape.rank > 0 ? args->loss->data : NULL;
+}
+
 /* log_sum of rows [first, last); returns what they add to the loss. */
 static double entropy_short(const wf_entropy_args *args, int64_t c, int64_t first, int64_t last)
 {
+    const entropy_terms t = terms_of(args, c);
+    float *const each = each_of(args), low[SIDE] = {0};
     double sum = 0;
     side_rows s;
     for (s.first = first; s.first < last; s.first += SIDE) {
@@ -115,10 +166,16 @@ static double entropy_short(const wf_entropy_args *args, int64_t c, int64_t firs
         take_rows(args->x, c, &s);
         sum_rows(c, &s);
         memcpy((float *)args->log_sum->data + s.first, s.log_sum, (size_t)s.n * sizeof(float));
+        if (t.rest > 0)
+            weigh_rows(&t, c, &s, low);
         for (int64_t r = 0; r < s.n; r++) {
             const int64_t label = wf_cpu_integer(args->labels, s.first + r);
+            double loss = 0;
             if (label != args->ignored)
-                sum -= (double)(s.x[label * SIDE + r] - s.most[r] - s.log_sum[r]);
+                loss = -(double)(hit_of(&t, label) * (s.x[label * SIDE + r] - s.most[r] - s.log_sum[r]));
+            if (label != args->ignored && t.rest > 0)
+                loss += (double)(t.rest * (t.total * s.log_sum[r] - low[r]));
+            sum += entropy_count(args, each, s.first + r, loss);
         }
     }
     return sum;
@@ -135,8 +192,25 @@ WF_CPU_INLINE float most_of(const void *x, bool bf16, int64_t at, int64_t c)
     return most;
 }
 
+WF_CPU_INLINE float low_of(const void *x, bool bf16, int64_t at, int64_t c, float most, const float *weight)
+{
+    float low = 0;
+    if (!weight) {
+#pragma omp simd reduction(+ : low)
+        for (int64_t j = 0; j < c; j++)
+            low += wf_cpu_at(x, bf16, at + j) - most;
+        return low;
+    }
+#pragma omp simd reduction(+ : low)
+    for (int64_t j = 0; j < c; j++)
+        low += weight[j] * (wf_cpu_at(x, bf16, at + j) - most);
+    return low;
+}
+
 WF_CPU_INLINE double entropy_long(const wf_entropy_args *args, bool bf16, int64_t c, int64_t first, int64_t last)
 {
+    const entropy_terms t = terms_of(args, c);
+    float *const each = each_of(args);
     double total = 0;
     const void *const x = args->x->data;
     for (int64_t r = first; r < last; r++) {
@@ -148,8 +222,12 @@ WF_CPU_INLINE double entropy_long(const wf_entropy_args *args, bool bf16, int64_
             sum += vm_exp(wf_cpu_at(x, bf16, r * c + j) - most);
         sum = logf(sum);
         ((float *)args->log_sum->data)[r] = sum;
+        double loss = 0;
         if (label != args->ignored)
-            total -= (double)(wf_cpu_at(x, bf16, r * c + label) - most - sum);
+            loss = -(double)(hit_of(&t, label) * (wf_cpu_at(x, bf16, r * c + label) - most - sum));
+        if (label != args->ignored && t.rest > 0)
+            loss += (double)(t.rest * (t.total * sum - low_of(x, bf16, r * c, c, most, t.weight)));
+        total += entropy_count(args, each, r, loss);
     }
     return total;
 }
@@ -157,7 +235,7 @@ WF_CPU_INLINE double entropy_long(const wf_entropy_args *args, bool bf16, int64_
 static bool entropy_takes(const wf_entropy_args *args, const wf_array *scalar, int64_t rows, int64_t c)
 {
     return (args->x->dtype == WF_F32 || args->x->dtype == WF_BF16) && wf_cpu_is(args->dx, args->x->dtype) &&
-           args->log_sum->dtype == WF_F32 && scalar->dtype == WF_F32 && c > 0 &&
+           args->log_sum->dtype == WF_F32 && scalar->dtype == WF_F32 && wf_cpu_is(args->weight, WF_F32) && c > 0 &&
            wf_cpu_integers_fit(args->labels, rows, c, args->ignored);
 }
 
@@ -186,39 +264,54 @@ wf_status wf_cpu_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
         part[p] = entropy_part(args, c, p * part_rows, wf_cpu_min((p + 1) * part_rows, rows));
     for (int64_t p = 0; p < parts; p++)
         total += part[p];
-    *(float *)args->loss->data = (float)(args->scale * total);
+    if (args->loss->shape.rank == 0)
+        *(float *)args->loss->data = (float)(args->scale * total);
     wf_pool_give(ctx, work, (size_t)parts * sizeof(double));
     return WF_OK;
 }
 
-/* dx of the rows that start at `first`; up: of a row that counts. */
-static void slopes_short(const wf_entropy_args *args, int64_t c, int64_t first, int64_t rows, float up)
+/* What a row's gradient is multiplied by; 0 where it does not count. */
+static float up_of(const wf_entropy_args *args, int64_t row)
+{
+    const float *const dloss = args->dloss->data;
+    const bool counts = wf_cpu_integer(args->labels, row) != args->ignored;
+    return counts ? (float)(dloss[args->dloss->shape.rank > 0 ? row : 0] * args->scale) : 0;
+}
+
+/* dx of the rows that start at `first`. */
+static void slopes_short(const wf_entropy_args *args, const entropy_terms *t, int64_t c, int64_t first, int64_t rows)
 {
     side_rows s; /* not cleared: it is large, and of it only what is written is read */
     s.first = first;
     s.n = wf_cpu_min(SIDE, rows - first);
-    _Alignas(64) float each[SIDE] = {0};
+    _Alignas(64) float up[SIDE] = {0}, all[SIDE] = {0};
     float *const to = wf_cpu_place(args->dx, first * c, s.n * c, false, s.room);
     take_rows(args->x, c, &s);
     memset(s.log_sum, 0, sizeof s.log_sum);
     memcpy(s.log_sum, (const float *)args->log_sum->data + first, (size_t)s.n * sizeof(float));
-    for (int64_t r = 0; r < s.n; r++)
-        each[r] = wf_cpu_integer(args->labels, first + r) == args->ignored ? 0 : up;
-    for (int64_t j = 0; j < c; j++)
+    for (int64_t r = 0; r < s.n; r++) {
+        const int64_t label = wf_cpu_integer(args->labels, first + r);
+        up[r] = up_of(args, first + r);
+        all[r] = label != args->ignored ? up[r] * (hit_of(t, label) + t->rest * t->total) : 0;
+    }
+    for (int64_t j = 0; j < c; j++) {
+        const float smooth = t->weight ? t->rest * t->weight[j] : t->rest;
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++)
-            s.x[j * SIDE + r] = each[r] * vm_exp(s.x[j * SIDE + r] - s.most[r] - s.log_sum[r]);
+            s.x[j * SIDE + r] = all[r] * vm_exp(s.x[j * SIDE + r] - s.most[r] - s.log_sum[r]) - up[r] * smooth;
+    }
     for (int64_t r = 0; r < s.n; r++) {
         const int64_t label = wf_cpu_integer(args->labels, first + r);
         if (label != args->ignored)
-            s.x[label * SIDE + r] -= up;
+            s.x[label * SIDE + r] -= up[r] * hit_of(t, label);
         for (int64_t j = 0; j < c; j++)
             to[r * c + j] = label != args->ignored ? s.x[j * SIDE + r] : 0;
     }
     wf_cpu_put(args->dx, first * c, s.n * c, to);
 }
 
-WF_CPU_INLINE void slopes_long(const wf_entropy_args *args, bool bf16, int64_t c, int64_t r, float up)
+WF_CPU_INLINE void slopes_long(const wf_entropy_args *args, const entropy_terms *t, bool bf16, bool weighted, int64_t c,
+                               int64_t r)
 {
     const void *const x = args->x->data;
     void *const dx = args->dx->data;
@@ -228,11 +321,15 @@ WF_CPU_INLINE void slopes_long(const wf_entropy_args *args, bool bf16, int64_t c
         memset((char *)dx + at * (bf16 ? 2 : 4), 0, (size_t)c * (bf16 ? 2 : 4));
         return;
     }
+    const float up = up_of(args, r), hit = up * hit_of(t, label), all = hit + up * t->rest * t->total;
+    const float rest = up * t->rest, *const w = t->weight;
 #pragma omp simd
     for (int64_t j = 0; j < c; j++)
-        wf_cpu_set(dx, bf16, at + j, up * vm_exp(wf_cpu_at(x, bf16, at + j) - most - log_sum));
+        wf_cpu_set(dx, bf16, at + j,
+                   all * vm_exp(wf_cpu_at(x, bf16, at + j) - most - log_sum) - (weighted ? rest * w[j] : rest));
     /* Subtracts from the product before it is rounded to bf16. */
-    wf_cpu_set(dx, bf16, at + label, up * vm_exp(wf_cpu_at(x, bf16, at + label) - most - log_sum) - up);
+    const float smooth = weighted ? rest * w[label] : rest;
+    wf_cpu_set(dx, bf16, at + label, all * vm_exp(wf_cpu_at(x, bf16, at + label) - most - log_sum) - smooth - hit);
 }
 
 wf_status wf_cpu_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
@@ -242,14 +339,18 @@ wf_status wf_cpu_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
     if (!entropy_takes(args, args->dloss, rows, c))
         return wf_wide_entropy_backward(ctx, args);
     const bool bf16 = args->x->dtype == WF_BF16;
-    const float up = (float)(*(const float *)args->dloss->data * args->scale);
+    const entropy_terms t = terms_of(args, c);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * rows * c)) schedule(static)
     for (int64_t r = 0; r < rows; r += step)
         if (step > 1)
-            slopes_short(args, c, r, rows, up);
+            slopes_short(args, &t, c, r, rows);
+        else if (bf16 && t.weight)
+            slopes_long(args, &t, true, true, c, r);
         else if (bf16)
-            slopes_long(args, true, c, r, up);
+            slopes_long(args, &t, true, false, c, r);
+        else if (t.weight)
+            slopes_long(args, &t, false, true, c, r);
         else
-            slopes_long(args, false, c, r, up);
+            slopes_long(args, &t, false, false, c, r);
     return WF_OK;
 }

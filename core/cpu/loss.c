@@ -61,8 +61,23 @@ WF_CPU_INLINE float focal_slope(float x, float t, const loss_shape *s)
 /* Parts of fixed bounds, so that the number of threads does not show. */
 enum { PART = 4096 };
 
+/* y[i] = up * expression of x[i] = v and its target u. */
+#define EACH(expression)                                                                                               \
+    do {                                                                                                               \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                            \
+        {                                                                                                              \
+            const float v = x[i], u = each ? t[i] : *t;                                                                \
+            (void)v;                                                                                                   \
+            y[i] = up * (expression);                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
 #define PART_SUM(value)                                                                                                \
     do {                                                                                                               \
+        if (y) {                                                                                                       \
+            EACH(value);                                                                                               \
+            break;                                                                                                     \
+        }                                                                                                              \
         _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++)                                         \
         {                                                                                                              \
             const float v = x[i], u = each ? t[i] : *t;                                                                \
@@ -70,9 +85,10 @@ enum { PART = 4096 };
         }                                                                                                              \
     } while (0)
 
-/* each: every element has a target; else *t is that of all. Inlined with a constant. */
-WF_CPU_INLINE double part_sum(wf_loss_kind kind, const loss_shape *s, bool each, int64_t n, const float *x,
-                              const float *t)
+/* each: every element has a target; else *t is that of all. Inlined with a constant. y: NULL, or no sum but each value
+ * times up. */
+WF_CPU_INLINE double part_sum(wf_loss_kind kind, const loss_shape *s, bool each, int64_t n, float up, const float *x,
+                              const float *t, float *y)
 {
     double sum = 0;
     switch (kind) {
@@ -107,6 +123,8 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const float constant = (float)args->value, *const in = x->data, *const t = wf_cpu_data(target);
     const size_t bytes = (size_t)parts * sizeof(double);
     const loss_shape shape = shape_of(args);
+    float *const out = args->loss->data, up = (float)args->scale;
+    const bool apart = args->loss->shape.rank > 0;
     void *work = NULL;
     double total = 0;
     WF_TRY(wf_pool_take(ctx, bytes, &work));
@@ -116,28 +134,20 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * n)) schedule(static)
     for (int64_t p = 0; p < parts; p++) {
         const int64_t at = p * PART, size = wf_cpu_min(PART, n - at);
-        part[p] = t ? part_sum(args->kind, &shape, true, size, in + at, t + at)
-                    : part_sum(args->kind, &shape, false, size, in + at, &constant);
+        float *const y = apart ? out + at : NULL;
+        part[p] = t ? part_sum(args->kind, &shape, true, size, up, in + at, t + at, y)
+                    : part_sum(args->kind, &shape, false, size, up, in + at, &constant, y);
     }
     for (int64_t p = 0; p < parts; p++)
         total += part[p];
-    *(float *)args->loss->data = (float)(args->scale * total);
+    if (!apart)
+        *out = (float)(args->scale * total);
     wf_pool_give(ctx, work, bytes);
     return WF_OK;
 }
 
-#define EACH(derivative)                                                                                               \
-    do {                                                                                                               \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                                            \
-        {                                                                                                              \
-            const float v = x[i], u = each ? t[i] : *t;                                                                \
-            (void)v;                                                                                                   \
-            dx[i] = up * (derivative);                                                                                 \
-        }                                                                                                              \
-    } while (0)
-
 WF_CPU_INLINE void slopes(wf_loss_kind kind, const loss_shape *s, bool each, int64_t n, float up, const float *x,
-                          const float *t, float *dx)
+                          const float *t, float *y)
 {
     switch (kind) {
     case WF_LOSS_BCE_LOGITS:
@@ -167,8 +177,9 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || args->dloss->dtype != WF_F32 || args->dx->dtype != WF_F32)
         return wf_wide_loss_backward(ctx, args);
     const int64_t n = wf_array_count(x);
-    const float constant = (float)args->value, up = (float)(*(const float *)args->dloss->data * args->scale);
-    const float *const in = x->data, *const t = wf_cpu_data(target);
+    const bool apart = args->dloss->shape.rank > 0;
+    const float *const given = args->dloss->data, *const in = x->data, *const t = wf_cpu_data(target);
+    const float constant = (float)args->value, up = (float)((apart ? 1 : *given) * args->scale);
     float *const out = args->dx->data;
     const loss_shape shape = shape_of(args);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
@@ -178,6 +189,9 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
             slopes(args->kind, &shape, true, size, up, in + at, t + at, out + at);
         else
             slopes(args->kind, &shape, false, size, up, in + at, &constant, out + at);
+#pragma omp simd
+        for (int64_t i = at; i < at + (apart ? size : 0); i++)
+            out[i] *= given[i];
     }
     return WF_OK;
 }

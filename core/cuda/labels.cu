@@ -83,14 +83,39 @@ wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t igno
     });
 }
 
+/* What smoothing and weights make of a row of the label y: hit q_y + rest sum_c w_c q_c, where q = -log softmax. */
+struct entropy_terms {
+    any_float weight;
+    double keep, rest;
+
+    __device__ double hit(int64_t label) const
+    {
+        return keep * weight.at(label, 1);
+    }
+    /* The sum of weights, for all lanes of a row. */
+    template <class W> __device__ W total(int64_t c, int lane, int group) const
+    {
+        W sum = 0;
+        for (int64_t j = lane; j < c; j += group)
+            sum += (W)weight.at(j, 1);
+        return group_sum(sum, group);
+    }
+};
+
+static entropy_terms terms_of(const wf_entropy_args *args, int64_t c)
+{
+    return entropy_terms{any_of(args->weight), 1 - args->smoothing, c > 0 ? args->smoothing / (double)c : 0};
+}
+
 template <class T> struct entropy_rows {
     struct state {
         double loss;
     };
     const T *x;
     label_source labels;
-    any_output log_sum;
-    double *part;
+    any_output log_sum, each;
+    double scale, *part;
+    entropy_terms terms;
     __device__ void begin(state *s) const
     {
         s->loss = 0;
@@ -101,16 +126,27 @@ template <class T> struct entropy_rows {
         const int64_t c = row < 0 ? 0 : a.c;
         const T *const from = x + row * c;
         const W most = row_most(from, c, lane, a.group);
-        W sum = 0;
+        W sum = 0, low = 0, total = 0;
         for (int64_t j = lane; j < c; j += a.group)
             sum += exp(widen(from[j]) - most);
         sum = log(group_sum(sum, a.group));
+        if (terms.rest > 0) {
+            for (int64_t j = lane; j < c; j += a.group)
+                low += (W)terms.weight.at(j, 1) * (widen(from[j]) - most);
+            low = group_sum(low, a.group);
+            total = terms.template total<W>(c, lane, a.group);
+        }
         if (row < 0 || lane > 0)
             return;
         const int64_t label = labels.at(row);
+        double loss = 0;
         log_sum.put(row, sum);
         if (label >= 0)
-            s->loss -= widen(from[label]) - most - sum;
+            loss = terms.hit(label) * (double)(most - widen(from[label]) + sum);
+        if (label >= 0 && terms.rest > 0)
+            loss += terms.rest * (double)(total * sum - low);
+        each.put(row, scale * loss);
+        s->loss += loss;
     }
     __device__ void end(state *s) const
     {
@@ -126,43 +162,56 @@ wf_status wf_cuda_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
     label_source source = {};
     void *part;
     const row_set a = rows_of(args->x);
+    const bool apart = args->loss->shape.rank > 0;
     WF_TRY(labels_of(ctx, args->labels, args->ignored, a.c, &own, &source));
     const unsigned blocks = blocks_for(own, a.rows * a.group);
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(args->x->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const entropy_rows<T> f = {in_of<T>(args->x), source, output_of(args->log_sum), static_cast<double *>(part)};
+        const entropy_rows<T> f = {in_of<T>(args->x),
+                                   source,
+                                   output_of(args->log_sum),
+                                   output_of(apart ? args->loss : nullptr),
+                                   args->scale,
+                                   static_cast<double *>(part),
+                                   terms_of(args, a.c)};
         return launch(own, row_kernel<entropy_rows<T>>, blocks, THREADS, a, f);
     }));
+    if (apart)
+        return WF_OK;
     return launch(own, finish_kernel<scaled_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,
                   scaled_output{args->scale, output_of(args->loss)});
 }
 
 template <class T> struct entropy_backward_rows {
     struct state {
-        wide<T> up;
     };
     const T *x;
     label_source labels;
     any_float log_sum, dloss;
+    bool each; /* dloss has a number for each row */
     double scale;
     T *dx;
-    __device__ void begin(state *s) const
+    entropy_terms terms;
+    __device__ void begin(state *) const
     {
-        s->up = (wide<T>)(dloss.at(0, 0) * scale);
     }
     __device__ void end(state *) const
     {
     }
-    __device__ void run(state *s, const row_set &a, int64_t row, int lane) const
+    __device__ void run(state *, const row_set &a, int64_t row, int lane) const
     {
         using W = wide<T>;
         const int64_t label = row < 0 ? -1 : labels.at(row), c = row < 0 ? 0 : a.c;
         const T *const from = x + row * c;
         const W most = row_most(from, c, lane, a.group), sum = c > 0 ? (W)log_sum.at(row, 0) : 0;
+        const W up = c > 0 ? (W)(dloss.at(each ? row : 0, 0) * scale) : 0, rest = up * (W)terms.rest;
+        const W hit = label < 0 ? 0 : up * (W)terms.hit(label);
+        const W all = terms.rest > 0 ? hit + rest * terms.template total<W>(c, lane, a.group) : hit;
         for (int64_t j = lane; j < c; j += a.group) {
-            const W slope = exp(widen(from[j]) - most - sum) * s->up;
-            narrow(label < 0 ? (W)0 : j == label ? slope - s->up : slope, dx + row * c + j);
+            const W slope = all * exp(widen(from[j]) - most - sum);
+            const W smooth = terms.rest > 0 ? slope - rest * (W)terms.weight.at(j, 1) : slope;
+            narrow(label < 0 ? (W)0 : j == label ? smooth - hit : smooth, dx + row * a.c + j);
         }
     }
 };
@@ -177,47 +226,43 @@ wf_status wf_cuda_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
         using T = decltype(zero);
         return row_map(ctx, a,
                        entropy_backward_rows<T>{in_of<T>(args->x), source, any_of(args->log_sum), any_of(args->dloss),
-                                                args->scale, out_of<T>(args->dx)});
+                                                args->dloss->shape.rank > 0, args->scale, out_of<T>(args->dx),
+                                                terms_of(args, a.c)});
     });
 }
 
-/* The place of the largest element, first of equals; a NaN is largest at the head of a row and nothing elsewhere. */
+/* Rows in which fewer than k elements come before that at the label, by size and then by place. */
 template <class T> struct hit_rows {
     struct state {
         double hits;
     };
     const T *x;
     label_source labels;
+    int64_t k;
     double *part;
+    /* A NaN is largest at the head of a row and nothing elsewhere. */
+    __device__ static wide<T> size_of(const T *from, int64_t j)
+    {
+        const wide<T> v = widen(from[j]);
+        return v == v ? v : j == 0 ? (wide<T>)INFINITY : -(wide<T>)INFINITY;
+    }
     __device__ void begin(state *s) const
     {
         s->hits = 0;
     }
     __device__ void run(state *s, const row_set &a, int64_t row, int lane) const
     {
-        using W = wide<T>;
-        const int64_t c = row < 0 ? 0 : a.c;
-        W best = -(W)INFINITY;
-        int64_t place = a.c;
+        const int64_t label = row < 0 ? -1 : labels.at(row), c = label < 0 ? 0 : a.c;
+        const T *const from = x + (row < 0 ? 0 : row) * a.c;
+        const wide<T> own = label < 0 ? 0 : size_of(from, label);
+        long long before = 0;
         for (int64_t j = lane; j < c; j += a.group) {
-            W v = widen(x[row * a.c + j]);
-            if (v != v)
-                v = j == 0 ? (W)INFINITY : -(W)INFINITY;
-            if (place == a.c || v > best) {
-                best = v;
-                place = j;
-            }
+            const wide<T> v = size_of(from, j);
+            before += v > own || (v == own && j < label);
         }
-        for (int m = a.group / 2; m > 0; m /= 2) {
-            const W other = __shfl_xor_sync(0xffffffffu, best, m);
-            const int64_t at = (int64_t)__shfl_xor_sync(0xffffffffu, (long long)place, m);
-            if (other > best || (other == best && at < place)) {
-                best = other;
-                place = at;
-            }
-        }
-        if (row >= 0 && lane == 0)
-            s->hits += labels.at(row) == place;
+        before = group_sum(before, a.group);
+        if (label >= 0 && lane == 0)
+            s->hits += before < k;
     }
     __device__ void end(state *s) const
     {
@@ -235,7 +280,7 @@ struct count_output {
     }
 };
 
-wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
+wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored, int64_t k,
                                 const wf_array *correct)
 {
     wf_cuda *own;
@@ -247,7 +292,7 @@ wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_ar
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(scores->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const hit_rows<T> f = {in_of<T>(scores), source, static_cast<double *>(part)};
+        const hit_rows<T> f = {in_of<T>(scores), source, k, static_cast<double *>(part)};
         return launch(own, row_kernel<hit_rows<T>>, blocks, THREADS, a, f);
     }));
     return launch(own, finish_kernel<count_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,

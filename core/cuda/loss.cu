@@ -119,11 +119,32 @@ template <class W> struct loss_term {
     }
 };
 
+/* Each element's loss. */
+template <class W> struct loss_map {
+    struct state {
+    };
+    element_loss<W> element;
+    bool target;
+    W value, scale;
+    __device__ void begin(state *) const
+    {
+    }
+    __device__ W operator()(state *, int64_t, const W *v) const
+    {
+        return scale * element.value(v[0], target ? v[1] : value);
+    }
+};
+
 wf_status wf_cuda_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 {
     const wf_array *const x = args->x, *const target = args->target;
     return of_float(x->dtype, [&](auto zero) {
         using T = decltype(zero);
+        if (args->loss->shape.rank > 0) {
+            const loss_map<wide<T>> g = {element_of<wide<T>>(args), target != nullptr, (wide<T>)args->value,
+                                         (wide<T>)args->scale};
+            return target ? map<T, 2>(ctx, {x, target}, args->loss, g) : map<T, 1>(ctx, {x}, args->loss, g);
+        }
         const loss_term<wide<T>> f = {element_of<wide<T>>(args), target != nullptr, (wide<T>)args->value, args->scale,
                                       output_of(args->loss)};
         return target ? reduce<T, 2>(ctx, {x, target}, f) : reduce<T, 1>(ctx, {x}, f);
@@ -139,13 +160,15 @@ template <class W> struct loss_backward_map {
     W value;
     double scale;
     any_float dloss;
+    bool each; /* dloss has a number for each element */
     __device__ void begin(state *s) const
     {
-        s->factor = (W)(dloss.at(0, 0) * scale);
+        s->factor = (W)(each ? scale : dloss.at(0, 0) * scale);
     }
-    __device__ W operator()(state *s, int64_t, const W *v) const
+    __device__ W operator()(state *s, int64_t i, const W *v) const
     {
-        return s->factor * element.slope(v[0], target ? v[1] : value);
+        const W factor = each ? s->factor * (W)dloss.at(i, 0) : s->factor;
+        return factor * element.slope(v[0], target ? v[1] : value);
     }
 };
 
@@ -155,7 +178,7 @@ wf_status wf_cuda_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         const loss_backward_map<wide<T>> f = {element_of<wide<T>>(args), target != nullptr, (wide<T>)args->value,
-                                              args->scale, any_of(args->dloss)};
+                                              args->scale, any_of(args->dloss), args->dloss->shape.rank > 0};
         return target ? map<T, 2>(ctx, {args->x, target}, dx, f) : map<T, 1>(ctx, {args->x}, dx, f);
     });
 }

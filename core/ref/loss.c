@@ -137,10 +137,16 @@ wf_status wf_ref_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const double *const xv = wf_ref_in(&frame, args->x), *const tv = wf_ref_in(&frame, args->target);
     double *const out = wf_ref_out(&frame, args->loss, false);
     if (frame.status == WF_OK) {
+        const bool each = args->loss->shape.rank > 0;
         double sum = 0;
-        for (int64_t i = 0; i < n; i++)
-            sum += loss_value(args, xv[i], tv ? tv[i] : args->value);
-        *out = args->scale * sum;
+        for (int64_t i = 0; i < n; i++) {
+            const double value = loss_value(args, xv[i], tv ? tv[i] : args->value);
+            sum += value;
+            if (each)
+                out[i] = args->scale * value;
+        }
+        if (!each)
+            *out = args->scale * sum;
     }
     return wf_ref_end(&frame);
 }
@@ -150,12 +156,13 @@ wf_status wf_ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     wf_ref_frame frame = wf_ref_begin(ctx);
     const int64_t n = wf_array_count(args->x);
     const double value = args->value, scale = args->scale;
+    const bool each = args->dloss->shape.rank > 0;
     const double *const xv = wf_ref_in(&frame, args->x), *const tv = wf_ref_in(&frame, args->target),
                         *const up = wf_ref_in(&frame, args->dloss);
     double *const dxv = wf_ref_out(&frame, args->dx, false);
     if (frame.status == WF_OK)
         for (int64_t i = 0; i < n; i++)
-            dxv[i] = *up * scale * loss_derivative(args, xv[i], tv ? tv[i] : value);
+            dxv[i] = up[each ? i : 0] * scale * loss_derivative(args, xv[i], tv ? tv[i] : value);
     return wf_ref_end(&frame);
 }
 
@@ -224,26 +231,68 @@ wf_status wf_ref_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignor
     return wf_ref_end(&frame);
 }
 
+/* A row of scores whose softmax is exp(x - most - log_sum). w: the weights of classes, or NULL. */
+typedef struct entropy_row {
+    const double *x, *w;
+    int64_t c, label;
+    double most, log_sum, smoothing;
+} entropy_row;
+
+static double weight_at(const entropy_row *row, int64_t j)
+{
+    return row->w ? row->w[j] : 1;
+}
+
+static double log_softmax_at(const entropy_row *row, int64_t j)
+{
+    return row->x[j] - row->most - row->log_sum;
+}
+
+static double entropy_value(const entropy_row *row)
+{
+    double all = 0;
+    for (int64_t j = 0; j < row->c && row->smoothing > 0; j++)
+        all += weight_at(row, j) * -log_softmax_at(row, j);
+    return (1 - row->smoothing) * weight_at(row, row->label) * -log_softmax_at(row, row->label) +
+           row->smoothing / (double)row->c * all;
+}
+
+static void entropy_slopes(const entropy_row *row, double up, double *dx)
+{
+    const double hit = (1 - row->smoothing) * weight_at(row, row->label), rest = row->smoothing / (double)row->c;
+    double total = 0;
+    for (int64_t j = 0; j < row->c && row->smoothing > 0; j++)
+        total += weight_at(row, j);
+    for (int64_t j = 0; j < row->c; j++) {
+        const double slope = exp(log_softmax_at(row, j)) * up * (hit + rest * total);
+        const double smooth = row->smoothing > 0 ? slope - up * rest * weight_at(row, j) : slope;
+        dx[j] = j == row->label ? smooth - up * hit : smooth;
+    }
+}
+
 wf_status wf_ref_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
 {
     int64_t rows, c;
     wf_ref_rows(args->x, &rows, &c);
     wf_ref_frame frame = wf_ref_begin(ctx);
-    const double *const xv = wf_ref_in(&frame, args->x);
+    const double *const xv = wf_ref_in(&frame, args->x), *const w = wf_ref_in(&frame, args->weight);
     double *const log_sum = wf_ref_out(&frame, args->log_sum, false), *const out =
                                                                           wf_ref_out(&frame, args->loss, false);
+    const bool each = args->loss->shape.rank > 0;
     double sum = 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
-        int64_t label = 0;
-        frame.status = label_at(args->labels, r, c, args->ignored, &label);
+        entropy_row row = {.x = xv + r * c, .w = w, .c = c, .smoothing = args->smoothing};
+        frame.status = label_at(args->labels, r, c, args->ignored, &row.label);
         if (frame.status != WF_OK)
             break;
-        const double most = most_of(c, xv + r * c);
-        log_sum[r] = log(sum_of(c, xv + r * c, most));
-        if (label >= 0)
-            sum -= xv[r * c + label] - most - log_sum[r];
+        row.most = most_of(c, row.x);
+        row.log_sum = log_sum[r] = log(sum_of(c, row.x, row.most));
+        const double value = row.label >= 0 ? entropy_value(&row) : 0;
+        sum += value;
+        if (each)
+            out[r] = args->scale * value;
     }
-    if (frame.status == WF_OK)
+    if (frame.status == WF_OK && !each)
         *out = args->scale * sum;
     return wf_ref_end(&frame);
 }
@@ -254,23 +303,37 @@ wf_status wf_ref_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
     wf_ref_rows(args->x, &rows, &c);
     wf_ref_frame frame = wf_ref_begin(ctx);
     const double *const xv = wf_ref_in(&frame, args->x), *const log_sum = wf_ref_in(&frame, args->log_sum),
-                        *const dloss = wf_ref_in(&frame, args->dloss);
+                        *const dloss = wf_ref_in(&frame, args->dloss), *const w = wf_ref_in(&frame, args->weight);
     double *const dxv = wf_ref_out(&frame, args->dx, false);
+    const bool each = args->dloss->shape.rank > 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
-        int64_t label = 0;
-        frame.status = label_at(args->labels, r, c, args->ignored, &label);
+        entropy_row row = {.x = xv + r * c, .w = w, .c = c, .smoothing = args->smoothing};
+        frame.status = label_at(args->labels, r, c, args->ignored, &row.label);
         if (frame.status != WF_OK)
             break;
-        const double most = most_of(c, xv + r * c), up = *dloss * args->scale;
-        for (int64_t j = 0; j < c; j++) {
-            const double slope = exp(xv[r * c + j] - most - log_sum[r]) * up;
-            dxv[r * c + j] = label < 0 ? 0 : j == label ? slope - up : slope;
-        }
+        row.most = most_of(c, row.x);
+        row.log_sum = log_sum[r];
+        for (int64_t j = 0; j < c && row.label < 0; j++)
+            dxv[r * c + j] = 0;
+        if (row.label >= 0)
+            entropy_slopes(&row, dloss[each ? r : 0] * args->scale, dxv + r * c);
     }
     return wf_ref_end(&frame);
 }
 
-wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
+/* How many elements of a row come before that at `place`, by size and then by place. */
+static int64_t rank_of(const double *x, int64_t c, int64_t place)
+{
+    const double own = isnan(x[place]) ? (place == 0 ? INFINITY : -INFINITY) : x[place];
+    int64_t before = 0;
+    for (int64_t j = 0; j < c; j++) {
+        const double v = isnan(x[j]) ? (j == 0 ? INFINITY : -INFINITY) : x[j];
+        before += v > own || (v == own && j < place);
+    }
+    return before;
+}
+
+wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored, int64_t k,
                                const wf_array *correct)
 {
     int64_t rows, c, count = 0;
@@ -278,13 +341,9 @@ wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_arr
     wf_ref_frame frame = wf_ref_begin(ctx);
     const double *const xv = wf_ref_in(&frame, scores);
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
-        int64_t label = 0, best = 0;
+        int64_t label = 0;
         frame.status = label_at(labels, r, c, ignored, &label);
-        for (int64_t j = 1; j < c && frame.status == WF_OK; j++)
-            /* The first of equal scores counts, as in argmax. */
-            if (xv[r * c + j] > xv[r * c + best])
-                best = j;
-        count += frame.status == WF_OK && best == label;
+        count += frame.status == WF_OK && label >= 0 && rank_of(xv + r * c, c, label) < k;
     }
     if (frame.status == WF_OK)
         memcpy(correct->data, &count, sizeof count);

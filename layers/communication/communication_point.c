@@ -58,7 +58,7 @@ wf_var *wf_token_mark(wf_var *token, const wf_var *x)
         return NULL;
     const wf_shape shape = x->value->shape;
     token->loss_mean = true;
-    token->loss_count = x->loss_mean ? x->loss_count : shape.rank > 0 ? shape.dim[0] : 1;
+    token->loss_count = x->loss_mean ? x->loss_count : shape.rank > 0 ? (double)shape.dim[0] : 1;
     return token;
 }
 

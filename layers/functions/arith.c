@@ -106,8 +106,8 @@ static wf_status check_mixture(const char *what, const wf_var *a, const wf_var *
              wf_layout_text(p, left), wf_layout_text(q, right));
     WF_TRY(wf_function_check_layouts(what, a, b));
     WF_CHECK(!a->loss_mean || !b->loss_mean || a->loss_count == b->loss_count, WF_ERR_STATE,
-             "%s is mixing a mean over %lld local samples with one over %lld; scale a wf_sum of one of them", what,
-             (long long)a->loss_count, (long long)b->loss_count);
+             "%s is mixing a mean over %.15g local samples with one over %.15g; scale a wf_sum of one of them", what,
+             a->loss_count, b->loss_count);
     return WF_OK;
 }
 

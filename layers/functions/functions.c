@@ -102,8 +102,8 @@ wf_reduction wf_reduction_mean(const wf_var *x, int without)
     reduction.loss_mean = !layout->known;
     /* The first reduction notes how many samples the loss stands for; later ones only rescale. */
     if (x->loss_count == 0) {
-        reduction.loss_count = x->loss_mean ? 0 : shape.rank > 0 ? shape.dim[0] : 1;
-        reduction.loss_part = all > 0 ? (double)own / (double)all * (double)reduction.loss_count : 0;
+        reduction.loss_count = x->loss_mean ? 0 : shape.rank > 0 ? (double)shape.dim[0] : 1;
+        reduction.loss_part = all > 0 ? (double)own / (double)all * reduction.loss_count : 0;
     }
     if (without >= 0)
         shape.dim[without] = 1;

@@ -82,13 +82,16 @@ struct wf_attention_opts;
 wf_status wf_attention_check_heads(const struct wf_attention_opts *o) WF_NODISCARD;
 wf_status wf_attention_check_opts(const wf_var *q, const struct wf_attention_opts *o,
                                   const wf_attention_extent *of) WF_NODISCARD;
+/* Fails unless labels [N,...] of an integer type are those of scores [N,C,...], of which all classes are here. */
+wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels) WF_NODISCARD;
+/* WF_ERR_ARGUMENT unless it is one of wf_loss_reduction. */
+wf_status wf_loss_check_reduction(const char *what, int reduction) WF_NODISCARD;
 
 /* A mean over x: what each element weighs, and for how much the result stands. */
 typedef struct wf_reduction {
     double scale;
     bool loss_mean;
-    int64_t loss_count;
-    double loss_part;
+    double loss_count, loss_part;
     bool loss_counted, loss_mixed, loss_relays;
 } wf_reduction;
 /* `without`: a dimension that does not count (-1: every one does). */

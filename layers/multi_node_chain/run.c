@@ -114,7 +114,7 @@ static wf_var *token_of(wf_tape *tape, const wf_node_spec *record)
 /* It stands for as many samples as the value that was sent. */
 static void count_samples(wf_var *token, const wf_var *x)
 {
-    token->loss_count = x->value->shape.rank > 0 ? x->value->shape.dim[0] : 1;
+    token->loss_count = x->value->shape.rank > 0 ? (double)x->value->shape.dim[0] : 1;
 }
 
 static wf_status give(wf_chain_state *state, int step, wf_var *x)

@@ -132,9 +132,9 @@ static wf_status check_loss(const wf_pipeline_run *run, const wf_var *loss, int 
              "the loss of chunk %d is %s, and that of an earlier one is not; should be so for all chunks of a batch",
              chunk, loss->loss_counted ? "a mean over the labels that count" : "a mean over all samples");
     WF_CHECK(!known || !run->like || run->counted || run->count == loss->loss_count, WF_ERR_STATE,
-             "the loss of chunk %d is a mean over %lld samples, and that of an earlier one over %lld; should be the "
+             "the loss of chunk %d is a mean over %.15g samples, and that of an earlier one over %.15g; should be the "
              "whole batch of all ranks",
-             chunk, (long long)loss->loss_count, (long long)run->count);
+             chunk, loss->loss_count, run->count);
     return WF_OK;
 }
 
@@ -150,10 +150,10 @@ static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
 {
     WF_TRY(check_loss(run, loss, chunk));
     const bool part = is_part(run, loss);
-    const double weight = part ? 1 : (double)loss->loss_count;
+    const double weight = part ? 1 : loss->loss_count;
     run->counted = loss->loss_counted;
     run->weight = part ? 1 : run->weight + weight;
-    run->count = part ? loss->loss_count : (int64_t)run->weight;
+    run->count = part ? loss->loss_count : run->weight;
     run->part += loss->loss_part;
     if (!run->like)
         run->like = wf_tensor_alias(loss->value);
@@ -409,7 +409,7 @@ wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
 {
     wf_pipeline *p = run->pipe;
     wf_pipeline_slot *s = chunk_slot(p, part, chunk);
-    const double weight = !is_last(p, part) || is_part(run, s->y) ? 1 : (double)s->y->loss_count;
+    const double weight = !is_last(p, part) || is_part(run, s->y) ? 1 : s->y->loss_count;
     const wf_backward_opts opts = {
         .seed = weight > 0 ? weight : WF_ZERO, .add = true, .plan = wf_pipeline_grads_plan, .user = p};
     wf_tensor *gradient = NULL;

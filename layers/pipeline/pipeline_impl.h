@@ -175,8 +175,7 @@ typedef struct wf_pipeline_run {
     wf_tensor *loss;         /* f64: sum over the chunks, on the last stage; else NULL */
     double weight;           /* that it counts for */
     wf_tensor *like;         /* the loss of the first chunk: type and layout */
-    int64_t count;
-    double part;
+    double count, part;
     wf_tensor **y; /* of each chunk: the output on the last stage, where it does not end in the loss */
 } wf_pipeline_run;
 

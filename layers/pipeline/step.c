@@ -137,8 +137,7 @@ static wf_status compute(wf_pipeline_run *run)
 
 /* What all stages know of the loss, besides its value: as the last one made it. */
 typedef struct shared_loss {
-    double weight, part;
-    int64_t count;
+    double weight, part, count;
     int32_t dtype, known;
     uint8_t placement[WF_AXES];
     uint8_t reached, counted;

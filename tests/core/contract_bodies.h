@@ -60,6 +60,8 @@ typedef struct row_case {
     wf_loss_kind kind;
     wf_dtype labels;
     int64_t ignored;
+    bool weighted, each; /* weights of classes; losses that are not summed */
+    double smoothing;
 } row_case;
 
 /* Take a conv_case. bias_backward_body reads n, c, nd, in, wide and accumulate; nd 0 is a matrix. */

@@ -149,8 +149,10 @@ void norm_backward_body(run *r)
 void row_note(run *r, const row_case *t)
 {
     char text[WF_SHAPE_TEXT];
-    snprintf(r->note, sizeof r->note, "%s log %d target %d spread %g kind %d labels %s", wf_shape_text(t->shape, text),
-             t->logarithm, t->target, t->spread, (int)t->kind, wf_dtype_name(t->labels));
+    snprintf(r->note, sizeof r->note,
+             "%s log %d target %d spread %g kind %d labels %s weighted %d each %d smoothing %g",
+             wf_shape_text(t->shape, text), t->logarithm, t->target, t->spread, (int)t->kind, wf_dtype_name(t->labels),
+             t->weighted, t->each, t->smoothing);
 }
 
 void softmax_body(run *r)

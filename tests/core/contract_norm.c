@@ -188,8 +188,10 @@ static void loss_body(run *r)
     row_note(r, t);
     r->grid = t->spread < 10 ? 0.125 : 0;
     const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), target = run_in(r, t->shape, order, 0, 1);
-    const wf_array loss = run_out(r, wf_shape_scalar(), WF_ROW_MAJOR, false), dx = run_out(r, t->shape, order, false);
-    const wf_array up = run_in(r, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
+    const wf_shape result = t->each ? t->shape : wf_shape_scalar();
+    const wf_order laid = t->each ? order : WF_ROW_MAJOR;
+    const wf_array loss = run_out(r, result, laid, false), dx = run_out(r, t->shape, order, false);
+    const wf_array up = run_in(r, result, laid, 1, 3);
     const wf_array *const given = t->target ? &target : NULL;
     const wf_loss_args args = {.kind = t->kind,
                                .x = &x,
@@ -216,8 +218,11 @@ static void loss(void)
     const wf_shape *const list = shapes(&count);
     for (int i = 0; i < count; i++)
         for (int v = 0; v < 24; v++) {
-            const row_case t = {
-                .shape = list[i], .kind = (wf_loss_kind)(v % 6), .target = v >= 12, .spread = v / 6 % 2 ? 60 : 2};
+            const row_case t = {.shape = list[i],
+                                .kind = (wf_loss_kind)(v % 6),
+                                .target = v >= 12,
+                                .spread = v / 6 % 2 ? 60 : 2,
+                                .each = (i + v) % 3 == 0};
             contract_check("loss", loss_body, &t, contract_seed());
         }
 }
@@ -252,11 +257,14 @@ static void nll_body(run *r)
     const wf_array counted = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR, false);
     run_call(r, r->k->nll_forward(r->ctx, &logp, &labels, t->ignored, scale, &loss));
     run_call(r, r->k->nll_backward(r->ctx, &labels, t->ignored, &up, scale, &dx));
-    run_call(r, r->k->count_correct(r->ctx, &logp, &labels, t->ignored, &correct));
+    const wf_array among = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR, false);
+    run_call(r, r->k->count_correct(r->ctx, &logp, &labels, t->ignored, 1, &correct));
+    run_call(r, r->k->count_correct(r->ctx, &logp, &labels, t->ignored, 3, &among));
     run_call(r, r->k->count_labels(r->ctx, &labels, t->ignored, &counted));
     run_result(r, &loss, 2);
     run_result(r, &dx, 1);
     run_result(r, &correct, 0);
+    run_result(r, &among, 0);
     run_result(r, &counted, 0);
 }
 
@@ -283,10 +291,17 @@ static void entropy_body(run *r)
     const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), labels = labels_of(r, t);
     const wf_array log_sum = run_out_of(r, wide, round, labels.shape, WF_ROW_MAJOR, false);
     const wf_array given = run_in_of(r, wide, round, labels.shape, WF_ROW_MAJOR, 0, 3);
-    const wf_array loss = run_out_of(r, wide, round, wf_shape_scalar(), WF_ROW_MAJOR, false);
-    const wf_array up = run_in_of(r, wide, round, wf_shape_scalar(), WF_ROW_MAJOR, 1, 3);
+    const wf_shape result = t->each ? labels.shape : wf_shape_scalar();
+    const wf_array loss = run_out_of(r, wide, round, result, WF_ROW_MAJOR, false);
+    const wf_array up = run_in_of(r, wide, round, result, WF_ROW_MAJOR, 1, 3);
     const wf_array dx = run_out(r, t->shape, order, false);
-    const wf_entropy_args args = {.x = &x, .labels = &labels, .ignored = t->ignored, .scale = scale};
+    const wf_array weight = run_in_of(r, wide, round, WF_SHAPE(t->shape.dim[1]), WF_ROW_MAJOR, 0, 2);
+    const wf_entropy_args args = {.x = &x,
+                                  .labels = &labels,
+                                  .ignored = t->ignored,
+                                  .scale = scale,
+                                  .weight = t->weighted ? &weight : NULL,
+                                  .smoothing = t->smoothing};
     wf_entropy_args forward = args, backward = args;
     forward.log_sum = &log_sum;
     forward.loss = &loss;
@@ -311,7 +326,10 @@ static void entropy(void)
             const row_case t = {.shape = list[i],
                                 .labels = types[k % 3],
                                 .ignored = k / 3 % 2 ? 1 : WF_NONE_IGNORED,
-                                .spread = k < 6 ? 2 : 500};
+                                .spread = k < 6 ? 2 : 500,
+                                .weighted = (k + i) % 4 > 1,
+                                .smoothing = (k + i) % 2 ? 0 : 0.125,
+                                .each = k % 5 == 2};
             contract_check("entropy", entropy_body, &t, contract_seed());
         }
 }

@@ -234,7 +234,7 @@ static void losses(run *r)
     const wf_array correct = run_out_of(r, WF_I64, WF_I64, wf_shape_scalar(), ROW, false);
     run_call(r, r->k->softmax_forward(r->ctx, false, &x, &p));
     expect(r, "softmax", &p, LIST(0.5, 0.5, 0.75, 0.25));
-    run_call(r, r->k->count_correct(r->ctx, &x, &labels, WF_NONE_IGNORED, &correct));
+    run_call(r, r->k->count_correct(r->ctx, &x, &labels, WF_NONE_IGNORED, 1, &correct));
     expect(r, "correct", &correct, LIST(1));
     run_call(r, r->k->softmax_forward(r->ctx, true, &x, &p));
     expect(r, "log softmax", &p, LIST(log(.5), log(.5), log(.75), log(.25)));
@@ -261,7 +261,7 @@ static void losses(run *r)
     expect(r, "cross entropy of one", &loss, LIST(-0.5 * log(.75)));
     run_call(r, r->k->entropy_backward(r->ctx, &both));
     expect(r, "cross entropy of one back", &dx, LIST(0, 0, -0.25, 0.25));
-    run_call(r, r->k->count_correct(r->ctx, &x, &some, -100, &correct));
+    run_call(r, r->k->count_correct(r->ctx, &x, &some, -100, 1, &correct));
     expect(r, "correct of one", &correct, LIST(1));
     run_call(r, r->k->count_labels(r->ctx, &some, -100, &correct));
     expect(r, "one", &correct, LIST(1));

@@ -77,7 +77,7 @@ endforeach()
 # cpu alone, and not emulated.
 set(arguments_mixed types cast refused copies changed small_contributions half_the_memory)
 weft_objects(objects optim)
-foreach(source mixed optim_scale pad functions_values)
+foreach(source mixed optim_scale pad functions_values loss_values)
   set(test emulated_${source})
   weft_test_source(file ${source})
   add_executable(${test} ${file} ${objects} ${PROJECT_SOURCE_DIR}/comm/transport/no_nccl.c ${emulated})

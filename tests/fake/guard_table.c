@@ -214,7 +214,7 @@ static guard_value save_count(wf_count count)
     F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(D, delta) F(D, gamma) F(D, alpha)                       \
     F(P, loss) F(P, dloss) F(P, dx)
 #define FIELDS_entropy(F)                                                                                              \
-    F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx)
+    F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, weight) F(D, smoothing) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx)
 /* clang-format on */
 
 #define LOOK_FIELD(kind, field) LOOK(args->field)
@@ -332,7 +332,8 @@ SLOT(5, nll_backward, (CTX, ARRAY *a, int64_t b, ARRAY *c, double d, ARRAY *e), 
      d, e)
 SLOT_OF(entropy, entropy_forward)
 SLOT_OF(entropy, entropy_backward)
-SLOT(4, count_correct, (CTX, ARRAY *a, ARRAY *b, int64_t c, ARRAY *d), (P(0), P(1), I(2), P(3)), a, b, c, d)
+SLOT(5, count_correct, (CTX, ARRAY *a, ARRAY *b, int64_t c, int64_t d, ARRAY *e), (P(0), P(1), I(2), I(3), P(4)), a, b,
+     c, d, e)
 SLOT(3, count_labels, (CTX, ARRAY *a, int64_t b, ARRAY *c), (P(0), I(1), P(2)), a, b, c)
 SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
      (I(0), P(1), I(2), I(3), P(4)), a, b, c, d, e)

@@ -34,7 +34,7 @@ most_beside=4
 
 proof_programs="contract_convolution contract_kernels captured captured_errors captured_pipeline equiv_data equiv_spatial equiv_sync_norm
     equiv_channel contract_device contract_norm contract_group_norm contract_attention contract_elementwise contract_fold contract_memory known_answers gradcheck_functions gradcheck_arithmetic
-    gradcheck_layers layers_values functions_values optim_step golden exchange comm_reducers optim_multi_node mixed
+    gradcheck_layers layers_values functions_values loss_values optim_step golden exchange comm_reducers optim_multi_node mixed
     optim_scale contract_comm deaths wf-doctor"
 figure_programs="bench_dcgan bench_step bench_kernels bench_cuda_conv"
 equal_programs="equiv_spatial equiv_channel equiv_sync_norm equiv_data" # the longest first
@@ -414,7 +414,7 @@ proof() {
     fi
     beside convolution_f32 120 alone contract_convolution
     beside mixed 90 tests '^(mixed|optim_scale)$'
-    beside values 90 tests '^(known_answers|layers_values|functions_values|gradcheck_.*|optim_step|golden)$'
+    beside values 90 tests '^(known_answers|layers_values|functions_values|loss_values|gradcheck_.*|optim_step|golden)$'
     beside contract_norm 120 cases contract_norm
     beside contract_elementwise 120 tests '^contract_elementwise$'
     beside contract_fold 120 tests '^contract_fold$'

@@ -169,6 +169,11 @@ static void bad_losses(void)
                 "alpha is 1.5, should be in [0, 1]");
     expect_null("focal_logits, shape", wf_focal_logits(row, target, (wf_focal_opts){0}), WF_ERR_SHAPE,
                 "focal_logits takes a target of the input's shape [3], not [3,3]");
+    wf_layout chunk = wf_layout_batch(mesh, WF_SHAPE(8, 3), 2, 5);
+    chunk.chunk = true;
+    expect_null("dice of a chunk's batch",
+                wf_dice(counted(WF_SHAPE(3, 3), 0, &chunk), target, (wf_dice_opts){.batch = true}), WF_ERR_UNSUPPORTED,
+                "a chunk of a pipeline, whose other samples are not known");
     end();
 }
 

@@ -1,77 +1,7 @@
 /* Functions and losses: values by hand, shapes, memory order, errors. */
-#include "core/opts.h"
 #include "core/tape_author.h"
 #include "layers/layers.h"
-#include "tests/test.h"
-
-#include <math.h>
-#include <string.h>
-
-static wf_ctx *ctx;
-static wf_tape *tape;
-
-static void begin(void)
-{
-    ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = 7});
-    tape = wf_tape_new(ctx);
-}
-
-static void end(void)
-{
-    WF_EXPECT_OK(wf_tape_reset(tape));
-    wf_tape_free(tape);
-    WF_EXPECT_OK(wf_ctx_free(ctx));
-}
-
-static wf_var *leaf_ordered(wf_shape shape, wf_order order, const double *host)
-{
-    wf_tensor *t = wf_tensor_new_ordered(ctx, WF_F64, shape, order);
-    WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
-    wf_var *x = wf_leaf(tape, t);
-    wf_tensor_free(t);
-    return x;
-}
-
-static wf_var *leaf(wf_shape shape, const double *host)
-{
-    return leaf_ordered(shape, wf_order_default(shape.rank), host);
-}
-
-/* 0, 1, 2, ... */
-static wf_var *counted(wf_shape shape, wf_order order)
-{
-    double host[256];
-    for (int i = 0; i < 256; i++)
-        host[i] = i;
-    return leaf_ordered(shape, order, host);
-}
-
-static void expect_tensor(const char *what, const wf_tensor *t, int64_t n, const double *expected)
-{
-    double got[256];
-    WF_EXPECT(t && wf_tensor_count(t) == n, "%s: %lld elements, not %lld (%s)", what, (long long)wf_tensor_count(t),
-              (long long)n, t ? "" : wf_error_message());
-    if (!t || wf_tensor_count(t) != n)
-        return;
-    WF_EXPECT_OK(wf_tensor_export(t, got, wf_tensor_bytes(t)));
-    for (int64_t i = 0; i < n; i++)
-        WF_EXPECT(got[i] == expected[i] || fabs(got[i] - expected[i]) <= 1e-12 * (1 + fabs(expected[i])),
-                  "%s: element %lld is %.15g, not %.15g", what, (long long)i, got[i], expected[i]);
-}
-
-static void expect_values(const char *what, const wf_var *y, int64_t n, const double *expected)
-{
-    expect_tensor(what, wf_value(y), n, expected);
-}
-
-static void expect_null(const char *what, const void *result, wf_status code, const char *part)
-{
-    WF_EXPECT(!result, "%s gave a result", what);
-    WF_EXPECT(wf_error_code() == code, "%s: is %s, should be %s", what, wf_status_name(wf_error_code()),
-              wf_status_name(code));
-    WF_EXPECT(strstr(wf_error_message(), part), "%s: \"%s\" does not say \"%s\"", what, wf_error_message(), part);
-    wf_error_clear();
-}
+#include "tests/layers/functions_fixture.h"
 
 static void activations(void)
 {
@@ -313,6 +243,13 @@ static void losses(void)
     expect_values("cross entropy", wf_softmax_cross_entropy(x, labels), 1, (double[]){(log(z) + log(3)) / 2});
     expect_values("nll", wf_nll(x, labels), 1, (double[]){-(3 + 5) / 2.});
     WF_EXPECT(wf_count_correct(x, labels) == 2, "count_correct is %lld", (long long)wf_count_correct(x, labels));
+    wf_var *spread = leaf(WF_SHAPE(2, 3), (double[]){3, 2, 1, 5, 5, 5});
+    for (int k = 1; k <= 4; k++)
+        WF_EXPECT(wf_count_top_k(spread, labels, k, (wf_label_opts){0}) == (k < 3 ? 1 : 2), "among %d: %lld", k,
+                  (long long)wf_count_top_k(spread, labels, k, (wf_label_opts){0}));
+    WF_EXPECT(wf_count_top_k(spread, labels, 0, (wf_label_opts){0}) == -1, "among none");
+    WF_EXPECT(strstr(wf_error_message(), "k is 0, should be 1 or more"), "%s", wf_error_message());
+    wf_error_clear();
     wf_var *image = leaf(WF_SHAPE(1, 2, 1, 2), (double[]){7, 8, 9, 1});
     expect_values("nll of pixels", wf_nll(image, pixels), 1, (double[]){-(9 + 1) / 2.});
     WF_EXPECT(wf_count_correct(image, pixels) == 1, "count_correct of pixels");
@@ -333,37 +270,6 @@ static void losses(void)
     expect_values("l1", wf_l1(a, b), 1, (double[]){2});
     wf_tensor_free(labels);
     wf_tensor_free(pixels);
-    wf_tensor_free(target);
-    end();
-}
-
-/* Numbers as PyTorch defines these losses: huber_loss, smooth_l1_loss, kl_div (batchmean), sigmoid_focal_loss. */
-static void robust_losses(void)
-{
-    begin();
-    wf_var *a = leaf(WF_SHAPE(2), (double[]){0, 2}), *b = leaf(WF_SHAPE(2), (double[]){3, 1});
-    expect_values("huber", wf_huber(a, b, 2), 1, (double[]){(2 * (3 - 1) + 0.5) / 2});
-    expect_values("smooth_l1", wf_smooth_l1(a, b, 2), 1, (double[]){(3 - 1 + 0.25) / 2});
-    expect_values("smooth_l1 of 0", wf_smooth_l1(a, b, 0), 1, (double[]){2});
-
-    wf_var *logq = leaf(WF_SHAPE(2, 2), (double[]){-log(2), -log(2), -log(4), log(3) - log(4)});
-    wf_tensor *p = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(2, 2), (float[]){1, 0, 0.5, 0.5});
-    expect_values("kl_div", wf_kl_div(logq, p), 1, (double[]){(log(2) + (log(2) + log(2. / 3)) / 2) / 2});
-    wf_var *image = leaf(WF_SHAPE(1, 2, 1, 2), (double[]){-log(2), -log(4), -log(2), log(3) - log(4)});
-    wf_tensor *q = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(1, 2, 1, 2), (float[]){1, 0.5, 0, 0.5});
-    expect_values("kl_div of pixels", wf_kl_div(image, q), 1, (double[]){(log(2) + (log(2) + log(2. / 3)) / 2) / 2});
-
-    wf_tensor *target = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(2), (uint8_t[]){1, 0});
-    const double miss = 1 / (1 + exp(-2)), bce = 2 + log1p(exp(-2));
-    expect_values("focal_logits", wf_focal_logits(a, target, (wf_focal_opts){0}), 1,
-                  (double[]){(0.25 * 0.25 * log(2) + 0.75 * miss * miss * bce) / 2});
-    expect_values("focal_logits of 0", wf_focal_logits(a, target, (wf_focal_opts){.gamma = WF_ZERO, .alpha = WF_ZERO}),
-                  1, (double[]){bce / 2});
-    expect_values("focal_logits unweighted",
-                  wf_focal_logits(a, target, (wf_focal_opts){.gamma = 1, .unweighted = true}), 1,
-                  (double[]){(0.5 * log(2) + miss * bce) / 2});
-    wf_tensor_free(p);
-    wf_tensor_free(q);
     wf_tensor_free(target);
     end();
 }
@@ -422,6 +328,17 @@ static void label_errors(void)
                 "[1,2]");
     wf_tensor_free(line);
     expect_null("real labels", wf_nll(x, reals), WF_ERR_DTYPE, "f64");
+    expect_null("smoothing of 2", wf_softmax_cross_entropy_with(x, bad, (wf_label_opts){.smoothing = 2}),
+                WF_ERR_ARGUMENT, "smoothing is 2, should be in [0, 1]");
+    expect_null("two weights", wf_softmax_cross_entropy_with(x, bad, (wf_label_opts){.weight = reals}), WF_ERR_SHAPE,
+                "takes weights [3], not [2]");
+    expect_null("another reduction",
+                wf_softmax_cross_entropy_with(x, bad, (wf_label_opts){.reduction = (wf_loss_reduction)7}),
+                WF_ERR_ARGUMENT, "reduction is 7");
+    expect_null("nll with smoothing", wf_nll_with(x, bad, (wf_label_opts){.smoothing = 0.1}), WF_ERR_UNSUPPORTED,
+                "wf_softmax_cross_entropy_with does");
+    expect_null("mse, another reduction", wf_mse_reduced(x, x, (wf_loss_reduction)-1), WF_ERR_ARGUMENT,
+                "mse: reduction is -1");
     WF_EXPECT(wf_count_correct(x, bad) == -1, "count_correct counted a label that is out of range");
     wf_error_clear();
     WF_EXPECT(wf_count_correct(NULL, bad) == -1, "count_correct of NULL");
@@ -549,7 +466,6 @@ int main(int argc, char **argv)
                                    {"softmaxes", softmaxes},
                                    {"cross_entropy_of_parts", cross_entropy_of_parts},
                                    {"losses", losses},
-                                   {"robust_losses", robust_losses},
                                    {"ignored_labels", ignored_labels},
                                    {"label_errors", label_errors},
                                    {"concat_and_slice", concat_and_slice},

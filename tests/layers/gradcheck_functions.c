@@ -305,6 +305,74 @@ static wf_var *cross_entropy_of_some(wf_var *x)
     return labelled(some_rows, x);
 }
 
+/* Weights of the classes, a part of the target for each, some rows that do not count. */
+static wf_var *weighed(wf_var *x, const wf_tensor *labels, wf_loss_reduction reduction)
+{
+    const int64_t classes = wf_var_shape(x).dim[1];
+    double host[ELEMENTS];
+    for (int i = 0; i < ELEMENTS; i++)
+        host[i] = 0.5 + i % 3;
+    wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(classes), host);
+    wf_var *y = wf_softmax_cross_entropy_with(
+        x, labels,
+        (wf_label_opts){.ignores = true, .ignored = 1, .smoothing = 0.3, .weight = weight, .reduction = reduction});
+    wf_tensor_free(weight);
+    return y;
+}
+
+static wf_var *weighed_mean(wf_var *x, const wf_tensor *labels)
+{
+    return weighed(x, labels, WF_REDUCTION_MEAN);
+}
+
+static wf_var *weighed_rows(wf_var *x, const wf_tensor *labels)
+{
+    return weighed(x, labels, WF_REDUCTION_NONE);
+}
+
+static wf_var *cross_entropy_weighed(wf_var *x)
+{
+    return labelled(weighed_mean, x);
+}
+
+static wf_var *cross_entropy_of_rows(wf_var *x)
+{
+    return labelled(weighed_rows, x);
+}
+
+static wf_var *huber_of_elements(wf_var *a, wf_var *b)
+{
+    return wf_huber_reduced(a, b, 0.8, WF_REDUCTION_NONE);
+}
+
+static wf_var *squares_summed(wf_var *a, wf_var *b)
+{
+    return wf_mse_reduced(a, b, WF_REDUCTION_SUM);
+}
+
+/* Probabilities, so that no divisor is near 0. */
+static wf_var *dice_of(wf_var *x, const wf_tensor *target)
+{
+    return wf_dice(wf_sigmoid(x), target, (wf_dice_opts){.smooth_top = 0.5, .smooth_bottom = 0.25});
+}
+
+static wf_var *dice_of_batch(wf_var *x, const wf_tensor *target)
+{
+    return wf_dice(
+        wf_sigmoid(x), target,
+        (wf_dice_opts){.batch = true, .squared = true, .smooth_bottom = 0.25, .reduction = WF_REDUCTION_NONE});
+}
+
+static wf_var *dice(wf_var *x)
+{
+    return towards(dice_of, x);
+}
+
+static wf_var *dice_batch(wf_var *x)
+{
+    return labelled(dice_of_batch, x);
+}
+
 /* The first, the last and again the first rows, in a square. */
 static wf_var *taken(wf_var *x)
 {
@@ -331,6 +399,12 @@ static void losses(void)
     check_binary("l1", wf_l1);
     check_binary("huber", huber);
     check_binary("smooth_l1", smooth);
+    check_binary("huber without reduction", huber_of_elements);
+    check_binary("mse, a sum", squares_summed);
+    check_unary("cross_entropy with weights", cross_entropy_weighed, 2, 5);
+    check_unary("cross_entropy of rows", cross_entropy_of_rows, 2, 5);
+    check_unary("dice", dice, 2, 5);
+    check_unary("dice of a batch", dice_batch, 2, 5);
     check_unary("kl_div", divergence, 2, 5);
     check_unary("focal_logits", focal, 0, 5);
     check_unary("focal_logits of 0.5", focal_of_half, 0, 5);

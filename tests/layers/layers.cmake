@@ -1,4 +1,4 @@
-foreach(name functions_values functions_semantics attention gradcheck_functions gradcheck_arithmetic gradcheck_layers layers_errors layers_values small_values recurrent evaluation norm_residual pipeline_schedules chain_steps)
+foreach(name functions_values loss_values functions_semantics attention gradcheck_functions gradcheck_arithmetic gradcheck_layers layers_errors layers_values small_values recurrent evaluation norm_residual pipeline_schedules chain_steps)
   weft_test(${name} LEVEL layers)
 endforeach()
 weft_test(golden LEVEL all)

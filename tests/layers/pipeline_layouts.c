@@ -118,6 +118,22 @@ static wf_var *sum_ignoring(wf_var *y, const wf_tensor *target)
     return wf_add(wf_scale(first, 0.5), wf_softmax_cross_entropy_with(wf_tanh(y), target, ignoring));
 }
 
+static wf_var *entropy_weighed(wf_var *y, const wf_tensor *target)
+{
+    static const double each[CLASSES] = {0.5, 2, 1.25, 1};
+    wf_label_opts opts = ignoring;
+    opts.weight = wf_tensor_from_host(on.ctx, WF_F64, WF_SHAPE(CLASSES), each);
+    opts.smoothing = 0.2;
+    wf_var *loss = wf_softmax_cross_entropy_with(y, target, opts);
+    wf_tensor_free((wf_tensor *)opts.weight);
+    return loss;
+}
+
+static wf_var *dice(wf_var *y, const wf_tensor *target)
+{
+    return wf_dice(wf_softmax(y), target, (wf_dice_opts){.squared = true});
+}
+
 static wf_var *squares(wf_var *y, const wf_tensor *target)
 {
     return wf_mse(y, wf_input(y->tape, target));
@@ -133,8 +149,9 @@ static const struct {
     wf_pipeline_loss loss;
     bool labels;
 } losses[] = {
-    {"entropy", entropy_ignoring, true}, {"nll", nll_ignoring, true}, {"sum", sum_ignoring, true},
-    {"bce", wf_bce_logits_with, false},  {"squares", squares, false}, {"distances", distances, false},
+    {"entropy", entropy_ignoring, true}, {"nll", nll_ignoring, true},     {"sum", sum_ignoring, true},
+    {"weighed", entropy_weighed, true},  {"dice", dice, false},           {"bce", wf_bce_logits_with, false},
+    {"squares", squares, false},         {"distances", distances, false},
 };
 
 enum { LOSSES = sizeof losses / sizeof *losses };

@@ -71,6 +71,29 @@ static wf_var *focal(wf_var *x)
     return wf_focal_logits(x, wf_value(wf_sigmoid(wf_scale(x, 3))), (wf_focal_opts){0});
 }
 
+static wf_var *huber_of_elements(wf_var *x)
+{
+    wf_var *other = wf_scale(wf_tanh(x), 0.5);
+    return wf_huber_reduced(x, other, 0.3, WF_REDUCTION_NONE);
+}
+
+static wf_var *squares_summed(wf_var *x)
+{
+    wf_var *other = wf_scale(wf_tanh(x), 0.5);
+    return wf_mse_reduced(x, other, WF_REDUCTION_SUM);
+}
+
+static wf_var *dice(wf_var *x)
+{
+    return wf_dice(wf_sigmoid(x), wf_value(wf_sigmoid(wf_scale(x, 3))), (wf_dice_opts){.squared = true});
+}
+
+static wf_var *dice_of_batch(wf_var *x)
+{
+    const wf_dice_opts opts = {.batch = true, .reduction = WF_REDUCTION_SUM};
+    return wf_dice(wf_sigmoid(x), wf_value(wf_sigmoid(wf_scale(x, 3))), opts);
+}
+
 static wf_var *mean_of_squares(wf_var *x)
 {
     return wf_mean(wf_mul(x, x));
@@ -89,8 +112,8 @@ static wf_var *combined(wf_var *x)
     return wf_sub(a, b);
 }
 
-/* Labels that follow from the first channel, so that a part has those of its rows; some rows do not count. */
-static wf_var *counted_nll(wf_var *x)
+/* Labels that follow from the first channel, so that a part has those of its rows; some are -100 if `some`. */
+static wf_tensor *labels_for(const wf_var *x, bool some)
 {
     const wf_tensor *value = wf_value(x);
     wf_shape shape = wf_tensor_shape(value);
@@ -104,16 +127,55 @@ static wf_var *counted_nll(wf_var *x)
     for (int64_t n = 0; n < shape.dim[0]; n++)
         for (int64_t i = 0; i < inner; i++) {
             const double v = host[n * channels * inner + i];
-            label[n * inner + i] = v < -0.5 ? -100 : (int32_t)((int64_t)((v + 2) * 1000) % channels);
+            label[n * inner + i] = some && v < -0.5 ? -100 : (int32_t)((int64_t)((v + 2) * 1000) % channels);
         }
     shape.rank--;
     for (int d = 1; d < shape.rank; d++)
         shape.dim[d] = shape.dim[d + 1];
     wf_tensor *labels = wf_tensor_new(ctx, WF_I32, shape);
     WF_EXPECT_OK(wf_tensor_import(labels, label, wf_tensor_bytes(labels)));
-    wf_var *loss = wf_softmax_cross_entropy_with(x, labels, (wf_label_opts){.ignores = true, .ignored = -100});
+    return labels;
+}
+
+static wf_var *counted(wf_var *x, wf_label_opts opts)
+{
+    wf_tensor *labels = labels_for(x, true);
+    opts.ignores = true;
+    opts.ignored = -100;
+    wf_var *loss = wf_softmax_cross_entropy_with(x, labels, opts);
     wf_tensor_free(labels);
     return loss;
+}
+
+static wf_var *dice_of_labels(wf_var *x)
+{
+    wf_tensor *labels = labels_for(x, false);
+    wf_var *loss = wf_dice(wf_softmax(x), labels, (wf_dice_opts){.batch = true, .skip_background = true});
+    wf_tensor_free(labels);
+    return loss;
+}
+
+static wf_var *counted_nll(wf_var *x)
+{
+    return counted(x, (wf_label_opts){0});
+}
+
+static wf_var *weighed_entropy(wf_var *x)
+{
+    double host[MOST];
+    for (int i = 0; i < MOST; i++)
+        host[i] = 0.25 + i % 5;
+    wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(wf_var_shape(x).dim[1]), host);
+    wf_var *loss = counted(x, (wf_label_opts){.smoothing = 0.2, .weight = weight});
+    wf_tensor_free(weight);
+    return loss;
+}
+
+/* A loss for each row, which the rows' own losses weigh. */
+static wf_var *rows_of_entropy(wf_var *x)
+{
+    wf_var *each = counted(x, (wf_label_opts){.smoothing = 0.2, .reduction = WF_REDUCTION_NONE});
+    return wf_mean(wf_mul(each, each));
 }
 
 typedef struct subject {
@@ -133,13 +195,20 @@ static const subject subjects[] = {
     {"huber", huber, true},
     {"kl_div", divergence, true},
     {"focal_logits", focal, true},
+    {"huber of elements", huber_of_elements, false},
+    {"sum of squares", squares_summed, true},
+    {"dice", dice, true},
+    {"dice of a batch", dice_of_batch, true},
     {"mean", mean_of_squares, true},
     {"sum", sum_of_dropped, true},
     {"combined", combined, true},
 };
 
 /* Labels need all channels. */
-static const subject labelled = {"nll of rows that count", counted_nll, true};
+static const subject labelled[] = {{"nll of rows that count", counted_nll, true},
+                                   {"cross entropy with weights", weighed_entropy, true},
+                                   {"cross entropy of rows", rows_of_entropy, true},
+                                   {"dice of labels", dice_of_labels, true}};
 
 static wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
 {
@@ -500,8 +569,8 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
             check(&subjects[k], mesh, shapes[i], rng);
-        if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
-            check(&labelled, mesh, shapes[i], rng);
+        for (int k = 0; k < 4 && wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1; k++)
+            check(&labelled[k], mesh, shapes[i], rng);
         check_randn(mesh, shapes[i], rng);
         check_broadcast(mesh, shapes[i], rng);
         check_refused(mesh, shapes[i], rng);

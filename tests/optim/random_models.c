@@ -278,7 +278,19 @@ static wf_var *cross_entropy(const program *r, wf_var *y, int64_t which, wf_tens
     *held = wf_tensor_copy(view, WF_I64, WF_ROW_MAJOR);
     wf_tensor_free(view);
     wf_tensor_free(whole);
-    return wf_softmax_cross_entropy_with(scores, *held, opts);
+    /* With an odd number of classes these have weights, and targets are smoothed. */
+    wf_label_opts own = opts;
+    wf_tensor *weight = NULL;
+    if (shape.dim[1] % 2) {
+        static double each[MOST];
+        for (int64_t c = 0; c < shape.dim[1]; c++)
+            each[c] = 0.5 + (double)(c % 3);
+        own.weight = weight = wf_tensor_from_host(r->ctx, WF_F64, WF_SHAPE(shape.dim[1]), each);
+        own.smoothing = 0.125;
+    }
+    wf_var *loss = wf_softmax_cross_entropy_with(scores, *held, own);
+    wf_tensor_free(weight);
+    return loss;
 }
 
 /* The mean output of all ranks: those that hold the same part count alike. */

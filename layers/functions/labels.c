@@ -1,0 +1,372 @@
+/* Functions of scores with a label for each row: negative log likelihood, softmax and cross entropy in one, hits. Means
+ * are over the rows that count, or by the weights of their labels, of all ranks that hold parts of the scores. */
+#include "comm/mesh.h"
+#include "layers/functions/functions_impl.h"
+#include "layers/layer_author.h"
+#include "layers/loss.h"
+
+/* One label for each row of scores, of the same samples. */
+wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels)
+{
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    const wf_shape *s = &scores->value->shape, *l = &labels->shape;
+    WF_TRY(wf_function_check(what, scores, WF_ANY_FUNCTION));
+    WF_CHECK(labels->dtype == WF_U8 || labels->dtype == WF_I32 || labels->dtype == WF_I64, WF_ERR_DTYPE,
+             "%s takes labels of type u8, i32 or i64, not %s", what, wf_dtype_name(labels->dtype));
+    bool same = s->rank >= 2 && s->rank <= 5 && l->rank == s->rank - 1 && l->dim[0] == s->dim[0];
+    for (int d = 2; same && d < s->rank; d++)
+        same = l->dim[d - 1] == s->dim[d];
+    WF_CHECK(same, WF_ERR_SHAPE, "%s takes scores [N,C,...] of rank 2 to 5 and labels [N,...], not %s and %s", what,
+             wf_shape_text(*s, left), wf_shape_text(*l, right));
+    const wf_layout *p = &scores->value->layout, *q = &labels->layout;
+    WF_CHECK(!wf_layout_is_sharded(p, 1), WF_ERR_SHAPE,
+             "%s needs all of dimension 1, which is sharded: %s; wf_redistribute it first", what,
+             wf_layout_text(p, left));
+    /* Labels without a layout are taken to be this rank's; with one it has to be the batch's. */
+    WF_CHECK(!q->known || (p->known && p->box.lo[0] == q->box.lo[0] && p->global.dim[0] == q->global.dim[0]),
+             WF_ERR_SHAPE, "%s has scores (%s) and labels (%s), which are not of the same samples", what,
+             wf_layout_text(p, left), wf_layout_text(q, right));
+    return WF_OK;
+}
+
+static int64_t ignored_of(wf_label_opts opts)
+{
+    return opts.ignores ? opts.ignored : WF_NONE_IGNORED;
+}
+
+typedef struct label_state {
+    double scale;
+    int64_t ignored;
+} label_state;
+
+static wf_status nll_backward(wf_node *node)
+{
+    const label_state *state = node->state;
+    const wf_tensor *logp = node->in[0]->value;
+    /* The order in which forward read it. */
+    const wf_order order = logp->shape.rank > 2 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
+    wf_tensor *dx = wf_tensor_new_step(logp->ctx, logp->dtype, logp->shape, order);
+    WF_NEED(dx);
+    const wf_array labels = wf_tensor_array(wf_node_saved(node, 0)), to = wf_tensor_array(dx);
+    const wf_array dloss = wf_tensor_array(wf_node_dy(node));
+    const wf_status status = logp->ctx->k->nll_backward(logp->ctx, &labels, state->ignored, &dloss, state->scale, &to);
+    if (status == WF_OK)
+        return wf_function_give(node, 0, dx);
+    wf_tensor_free(dx);
+    return status;
+}
+
+static const wf_op nll_op = {.name = "nll", .backward = nll_backward};
+
+static wf_status nll_run(const label_state *state, const wf_tensor *logp, const wf_tensor *labels, const wf_tensor *y)
+{
+    WF_NEED(logp);
+    WF_NEED(labels);
+    WF_NEED(y);
+    const wf_array from = wf_tensor_array(logp), at = wf_tensor_array(labels), to = wf_tensor_array(y);
+    WF_TRY(logp->ctx->k->nll_forward(logp->ctx, &from, &at, state->ignored, state->scale, &to));
+    return WF_OK;
+}
+
+static wf_status count_labels(wf_ctx *ctx, const wf_tensor *labels, int64_t ignored, int64_t *count)
+{
+    wf_tensor *counted = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
+    WF_NEED(counted);
+    wf_status status;
+    const wf_array at = wf_tensor_array(labels), to = wf_tensor_array(counted);
+    WF_TRY_OUT(ctx->k->count_labels(ctx, &at, ignored, &to));
+    WF_TRY_OUT(wf_ctx_read(ctx, count, counted->data, sizeof *count));
+out:
+    wf_tensor_free(counted);
+    return status;
+}
+
+/* A row for each label with the weight of its class, 0 where it is ignored. */
+static wf_status take_weights(const wf_tensor *labels, int64_t ignored, const wf_tensor *table, const wf_tensor *taken)
+{
+    WF_NEED(table);
+    WF_NEED(taken);
+    const wf_array rows = wf_tensor_array(table), index = wf_tensor_array(labels), to = wf_tensor_array(taken);
+    return labels->ctx->k->take_forward(
+        labels->ctx,
+        &(wf_take_args){.table = &rows, .index = &index, .y = &to, .whole = rows.shape.dim[0], .ignored = ignored});
+}
+
+static wf_status sum_weights(const wf_tensor *labels, int64_t ignored, const wf_tensor *weight, double *sum)
+{
+    wf_ctx *ctx = labels->ctx;
+    wf_tensor *wide = wf_tensor_copy(weight, WF_F64, WF_ROW_MAJOR), *table = NULL;
+    wf_tensor *taken = wf_tensor_new_step(ctx, WF_F64, WF_SHAPE(wf_tensor_count(labels), 1), WF_ROW_MAJOR);
+    wf_tensor *total = wf_tensor_new_step(ctx, WF_F64, wf_shape_scalar(), WF_ROW_MAJOR);
+    wf_status status;
+    if (wide)
+        table = wf_tensor_recast(wide, WF_SHAPE(weight->shape.dim[0], 1), WF_ROW_MAJOR);
+    WF_TRY_OUT(take_weights(labels, ignored, table, taken));
+    WF_TRY_OUT(total ? WF_OK : wf_error_take("total", __FILE__, __LINE__));
+    const wf_array from = wf_tensor_array(taken), to = wf_tensor_array(total);
+    WF_TRY_OUT(ctx->k->sum(ctx, &from, 1, &to));
+    WF_TRY_OUT(wf_ctx_read(ctx, sum, total->data, sizeof *sum));
+out:
+    wf_tensor_free(wide);
+    wf_tensor_free(table);
+    wf_tensor_free(taken);
+    wf_tensor_free(total);
+    return status;
+}
+
+/* What the rows of this rank count for, in a mean that is not over all of them. */
+static wf_status count_rows(wf_ctx *ctx, const wf_tensor *labels, const wf_label_opts *opts, double *own)
+{
+    int64_t count = 0;
+    if (opts->weight)
+        return sum_weights(labels, ignored_of(*opts), opts->weight, own);
+    WF_TRY(count_labels(ctx, labels, opts->ignored, &count));
+    *own = (double)count;
+    return WF_OK;
+}
+
+/* The mean is over the rows that count, of all ranks that hold parts of x. */
+static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const wf_label_opts *opts,
+                               wf_reduction *reduction)
+{
+    const wf_layout *layout = &x->value->layout;
+    double own = 0, all;
+    const unsigned axes = wf_layout_axes(layout, ~0U);
+    if (opts->reduction != WF_REDUCTION_MEAN || (!opts->ignores && !opts->weight))
+        return WF_OK;
+    WF_NEED(labels);
+    WF_TRY(count_rows(x->value->ctx, labels, opts, &own));
+    all = own;
+    if (axes != 0)
+        WF_TRY(wf_allreduce_f64(wf_mesh_comm_of(layout->mesh, axes), &all, 1, WF_SUM));
+    reduction->scale = all > 0 ? 1.0 / all : 0;
+    reduction->loss_count = all;
+    reduction->loss_part = own;
+    reduction->loss_counted = true;
+    return WF_OK;
+}
+
+/* Classes are no samples: a mean is over rows of scores. */
+static wf_reduction reduction_of_rows(const wf_var *scores, wf_loss_reduction reduction)
+{
+    return reduction == WF_REDUCTION_MEAN ? wf_reduction_mean(scores, 1) : wf_reduction_of(scores);
+}
+
+static wf_status check_label_opts(const char *what, int64_t classes, const wf_label_opts *opts)
+{
+    char text[WF_SHAPE_TEXT];
+    WF_CHECK(opts->smoothing >= 0 && opts->smoothing <= 1, WF_ERR_ARGUMENT, "%s: smoothing is %g, should be in [0, 1]",
+             what, opts->smoothing);
+    WF_TRY(wf_loss_check_reduction(what, (int)opts->reduction));
+    const wf_tensor *w = opts->weight;
+    WF_CHECK(!w || (w->shape.rank == 1 && w->shape.dim[0] == classes), WF_ERR_SHAPE,
+             "%s of %lld classes takes weights [%lld], not %s", what, (long long)classes, (long long)classes,
+             wf_shape_text(w->shape, text));
+    return WF_OK;
+}
+
+wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
+{
+    return wf_nll_with(logp, labels, (wf_label_opts){0});
+}
+
+wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
+{
+    logp = wf_widened(logp);
+    if (!logp || !labels)
+        return NULL;
+    WF_TRY_NULL(wf_labels_check("nll", logp, labels));
+    WF_CHECK_NULL(
+        opts.smoothing == 0 && !opts.weight && opts.reduction == WF_REDUCTION_MEAN, WF_ERR_UNSUPPORTED,
+        "nll takes no smoothing, no weights and no reduction but the mean; wf_softmax_cross_entropy_with does, "
+        "of logits");
+    wf_reduction reduction = reduction_of_rows(logp, opts.reduction);
+    wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
+    wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
+    wf_status status = weigh_counted(logp, at, &opts, &reduction);
+    const label_state state = {reduction.scale, ignored_of(opts)};
+    if (status == WF_OK)
+        status = nll_run(&state, x, at, y);
+    wf_var *out = wf_function_finish(status, logp->tape,
+                                     &(wf_node_spec){.op = &nll_op,
+                                                     .n_in = 1,
+                                                     .in = &logp,
+                                                     .n_saved = 1,
+                                                     .saved = &at,
+                                                     .state = &state,
+                                                     .state_bytes = sizeof state},
+                                     y);
+    wf_tensor_free(x);
+    wf_tensor_free(at);
+    return wf_reduction_mark(out, &reduction);
+}
+
+typedef struct entropy_state {
+    double scale, smoothing;
+    int64_t ignored;
+} entropy_state;
+
+/* Saved: scores, labels, log_sum, weights (which may be absent). Makes no f32 copy of bf16 and f16: kernels widen what
+ * they read, and round the gradient once. */
+static wf_status entropy_slopes(wf_node *node, const wf_tensor *dx)
+{
+    const entropy_state *state = node->state;
+    const wf_tensor *x = wf_node_saved(node, 0), *weight = wf_node_saved(node, 3);
+    WF_NEED(dx);
+    const wf_array from = wf_tensor_array(x), labels = wf_tensor_array(wf_node_saved(node, 1));
+    const wf_array log_sum = wf_tensor_array(wf_node_saved(node, 2)), dloss = wf_tensor_array(wf_node_dy(node));
+    const wf_array weights = wf_tensor_array(weight), to = wf_tensor_array(dx);
+    const wf_entropy_args args = {.x = &from,
+                                  .labels = &labels,
+                                  .ignored = state->ignored,
+                                  .scale = state->scale,
+                                  .weight = weight ? &weights : NULL,
+                                  .smoothing = state->smoothing,
+                                  .log_sum = &log_sum,
+                                  .dloss = &dloss,
+                                  .dx = &to};
+    return x->ctx->k->entropy_backward(x->ctx, &args);
+}
+
+static wf_status entropy_backward(wf_node *node)
+{
+    wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, 0));
+    const wf_status status = entropy_slopes(node, dx);
+    if (status == WF_OK)
+        return wf_function_give(node, 0, dx);
+    wf_tensor_free(dx);
+    return status;
+}
+
+static const wf_op entropy_op = {.name = "softmax_cross_entropy", .backward = entropy_backward};
+
+/* Tensors that a loss of scores keeps or makes. */
+typedef struct entropy_tensors {
+    wf_tensor *x, *labels, *log_sum, *weight, *y;
+} entropy_tensors;
+
+static wf_status entropy_run(const entropy_state *state, const entropy_tensors *t)
+{
+    WF_NEED(t->x);
+    WF_NEED(t->labels);
+    WF_NEED(t->log_sum);
+    WF_NEED(t->y);
+    const wf_array from = wf_tensor_array(t->x), at = wf_tensor_array(t->labels), sums = wf_tensor_array(t->log_sum);
+    const wf_array weights = wf_tensor_array(t->weight), to = wf_tensor_array(t->y);
+    return t->x->ctx->k->entropy_forward(t->x->ctx, &(wf_entropy_args){.x = &from,
+                                                                       .labels = &at,
+                                                                       .ignored = state->ignored,
+                                                                       .scale = state->scale,
+                                                                       .weight = t->weight ? &weights : NULL,
+                                                                       .smoothing = state->smoothing,
+                                                                       .log_sum = &sums,
+                                                                       .loss = &to});
+}
+
+/* Losses of rows, of the labels' shape and with the scores' layout without the classes. */
+static wf_tensor *rows_of_losses(const wf_var *logits, wf_dtype dtype, wf_shape shape)
+{
+    static const int from[WF_MAX_RANK] = {0, 2, 3, 4, -1, -1};
+    wf_tensor *like = wf_output("softmax_cross_entropy", logits, shape, WF_ROW_MAJOR, from);
+    wf_tensor *y = like ? wf_tensor_new_step(like->ctx, dtype, shape, WF_ROW_MAJOR) : NULL;
+    if (y)
+        y->layout = like->layout;
+    wf_tensor_free(like);
+    return y;
+}
+
+wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels)
+{
+    return wf_softmax_cross_entropy_with(logits, labels, (wf_label_opts){0});
+}
+
+wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
+{
+    if (!logits || !labels)
+        return NULL;
+    WF_TRY_NULL(wf_labels_check("softmax_cross_entropy", logits, labels));
+    WF_TRY_NULL(check_label_opts("softmax_cross_entropy", logits->value->shape.dim[1], &opts));
+    wf_reduction reduction = reduction_of_rows(logits, opts.reduction);
+    const wf_dtype wide = logits->value->dtype == WF_F64 ? WF_F64 : WF_F32;
+    entropy_tensors t = {.x = wf_dense_value(logits),
+                         .labels = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR),
+                         .log_sum = wf_tensor_new_step(logits->value->ctx, wide, labels->shape, WF_ROW_MAJOR),
+                         .weight = wf_tensor_dense(opts.weight, wide, WF_ROW_MAJOR)};
+    t.y =
+        opts.reduction == WF_REDUCTION_NONE ? rows_of_losses(logits, wide, labels->shape) : wf_reduction_scalar(logits);
+    wf_status status = opts.weight && !t.weight ? wf_error_take("weight", __FILE__, __LINE__) : WF_OK;
+    if (status == WF_OK)
+        status = weigh_counted(logits, t.labels, &opts, &reduction);
+    const entropy_state state = {reduction.scale, opts.smoothing, ignored_of(opts)};
+    if (status == WF_OK)
+        status = entropy_run(&state, &t);
+    wf_var *out = wf_function_finish(status, logits->tape,
+                                     &(wf_node_spec){.op = &entropy_op,
+                                                     .n_in = 1,
+                                                     .in = &logits,
+                                                     .n_saved = 4,
+                                                     .saved = (wf_tensor *const[]){t.x, t.labels, t.log_sum, t.weight},
+                                                     .state = &state,
+                                                     .state_bytes = sizeof state},
+                                     t.y);
+    wf_tensor_free(t.x);
+    wf_tensor_free(t.labels);
+    wf_tensor_free(t.log_sum);
+    wf_tensor_free(t.weight);
+    return wf_reduction_mark(out, &reduction);
+}
+
+static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, int64_t ignored, int64_t k,
+                           const wf_tensor *correct)
+{
+    WF_NEED(scores);
+    WF_NEED(labels);
+    WF_NEED(correct);
+    const wf_array from = wf_tensor_array(scores), at = wf_tensor_array(labels), to = wf_tensor_array(correct);
+    WF_TRY(scores->ctx->k->count_correct(scores->ctx, &from, &at, ignored, k, &to));
+    return WF_OK;
+}
+
+/* Reads a number from the device, which waits for it: for measuring, not for each step. */
+int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
+{
+    return wf_count_correct_with(scores, labels, (wf_label_opts){0});
+}
+
+int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts)
+{
+    return wf_count_top_k(scores, labels, 1, opts);
+}
+
+static wf_status check_top_k(const wf_var *scores, const wf_tensor *labels, int64_t k)
+{
+    WF_CHECK(k >= 1, WF_ERR_ARGUMENT, "count_top_k: k is %lld, should be 1 or more", (long long)k);
+    return wf_labels_check("count_correct", scores, labels);
+}
+
+int64_t wf_count_top_k(const wf_var *scores, const wf_tensor *labels, int64_t k, wf_label_opts opts)
+{
+    if (!scores || !labels || check_top_k(scores, labels, k) != WF_OK)
+        return -1;
+    wf_ctx *ctx = scores->value->ctx;
+    wf_tensor *x = wf_dense_value(scores), *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
+    wf_tensor *correct = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
+    int64_t count = -1;
+    if (count_run(x, at, ignored_of(opts), k, correct) != WF_OK ||
+        wf_ctx_read(ctx, &count, correct->data, sizeof count) != WF_OK)
+        count = -1;
+    wf_tensor_free(x);
+    wf_tensor_free(at);
+    wf_tensor_free(correct);
+    return count;
+}
+
+int64_t wf_count_labels(const wf_tensor *labels, wf_label_opts opts)
+{
+    wf_tensor *at = labels ? wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR) : NULL;
+    int64_t count = -1;
+    if (!at || count_labels(labels->ctx, at, ignored_of(opts), &count) != WF_OK)
+        count = -1;
+    wf_tensor_free(at);
+    return count;
+}
