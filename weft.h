@@ -10,6 +10,7 @@
 #include "layers/layers.h"
 #include "optim/checkpoint.h"
 #include "optim/early_stop.h"
+#include "optim/confusion.h"
 #include "optim/evaluator.h"
 #include "optim/multi_node.h"
 #include "optim/optim.h"

@@ -3,6 +3,7 @@
 #include "comm/comm_author.h"
 #include "core/core.h"
 #include "layers/layers.h"
+#include "optim/confusion.h"
 #include "optim/early_stop.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
@@ -48,6 +49,95 @@ static void any_count(void)
     static const int64_t counts[] = {0, 1, 2, 3, 7, 10, 31, 100};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         samples(counts[i]);
+}
+
+enum { CLASSES = 4, PIXELS = 3, IMAGES = 7 };
+
+/* A label that no class has: 9. Class 2 is predicted and never a label, the last neither. */
+static int64_t label_at(int64_t i)
+{
+    return i % 5 == 4 ? 9 : i * i % 3;
+}
+
+static int64_t predicted_at(int64_t i)
+{
+    return i % 3;
+}
+
+/* Scores and labels of images [lo, hi). */
+static void add_images(wf_confusion *c, wf_tape *tape, int64_t lo, int64_t hi)
+{
+    float score[IMAGES * CLASSES * PIXELS] = {0};
+    int32_t label[IMAGES * PIXELS];
+    for (int64_t n = lo; n < hi; n++)
+        for (int64_t p = 0; p < PIXELS; p++) {
+            const int64_t i = n * PIXELS + p;
+            score[((n - lo) * CLASSES + predicted_at(i)) * PIXELS + p] = 1 + (float)i;
+            label[(n - lo) * PIXELS + p] = (int32_t)label_at(i);
+        }
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(hi - lo, CLASSES, PIXELS), score);
+    wf_tensor *t = wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(hi - lo, PIXELS), label);
+    const wf_label_opts opts = {.ignores = true, .ignored = 9};
+    WF_EXPECT_OK(wf_confusion_add(c, wf_input(tape, x), t, opts));
+    if (lo < hi)
+        WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_confusion_add(c, wf_input(tape, x), t, (wf_label_opts){0}));
+    wf_tensor_free(x);
+    wf_tensor_free(t);
+}
+
+/* All ranks have the figures of all images, of which the first rank has none and the last the most. */
+static void confusions(void)
+{
+    int64_t want[CLASSES][CLASSES] = {{0}}, right[CLASSES] = {0}, labels[CLASSES] = {0}, taken[CLASSES] = {0};
+    double iou = 0, precision = 0, all = 0, hits = 0;
+    wf_confusion *c = wf_confusion_new(comm, CLASSES);
+    wf_tape *tape = wf_tape_new(ctx);
+    for (int64_t i = 0; i < IMAGES * PIXELS; i++)
+        if (label_at(i) < CLASSES)
+            want[label_at(i)][predicted_at(i)]++;
+    for (int64_t r = 0; r < CLASSES; r++)
+        for (int64_t k = 0; k < CLASSES; k++) {
+            right[r] += r == k ? want[r][k] : 0;
+            labels[r] += want[r][k];
+            taken[k] += want[r][k];
+        }
+    const int64_t lo = size > 1 ? rank * (rank + 1) / 2 - (rank > 0) : 0;
+    const int64_t hi = rank == size - 1 ? IMAGES : (rank + 1) * (rank + 2) / 2 - 1;
+    WF_EXPECT(isnan(wf_confusion_accuracy(c)) && isnan(wf_confusion_macro(c, WF_F1)), "figures of no rows");
+    for (int round = 0; round < 2; round++) {
+        for (int64_t n = lo; n < hi; n += 2)
+            add_images(c, tape, n, n + 2 < hi ? n + 2 : hi);
+        add_images(c, tape, hi, hi);
+        WF_EXPECT_OK(wf_confusion_finish(c));
+    }
+    for (int64_t k = 0; k < CLASSES; k++) {
+        for (int64_t p = 0; p < CLASSES; p++)
+            WF_EXPECT(wf_confusion_count(c, k, p) == want[k][p], "%d taken for %d: %lld, should be %lld", (int)k,
+                      (int)p, (long long)wf_confusion_count(c, k, p), (long long)want[k][p]);
+        if (labels[k] + taken[k] == 0)
+            continue;
+        const double f1 = 2 * (double)right[k] / (double)(labels[k] + taken[k]);
+        const double recall = labels[k] > 0 ? (double)right[k] / (double)labels[k] : 0;
+        WF_EXPECT(wf_confusion_of_class(c, WF_F1, k) == f1 && wf_confusion_of_class(c, WF_RECALL, k) == recall,
+                  "class %d: F1 %g, recall %g", (int)k, wf_confusion_of_class(c, WF_F1, k),
+                  wf_confusion_of_class(c, WF_RECALL, k));
+        iou += (double)right[k] / (double)(labels[k] + taken[k] - right[k]) / 3;
+        precision += (double)right[k] / (double)taken[k] / 3;
+        all += (double)labels[k];
+        hits += (double)right[k];
+    }
+    WF_EXPECT(isnan(wf_confusion_of_class(c, WF_IOU, CLASSES - 1)), "a class that is not there has a figure");
+    WF_EXPECT(fabs(wf_confusion_macro(c, WF_IOU) - iou) < 1e-15, "mean IoU %g, should be %g",
+              wf_confusion_macro(c, WF_IOU), iou);
+    WF_EXPECT(fabs(wf_confusion_macro(c, WF_PRECISION) - precision) < 1e-15, "mean precision %g, should be %g",
+              wf_confusion_macro(c, WF_PRECISION), precision);
+    WF_EXPECT(wf_confusion_accuracy(c) == hits / all && wf_confusion_micro(c, WF_F1) == hits / all, "accuracy %g",
+              wf_confusion_accuracy(c));
+    WF_EXPECT(wf_confusion_micro(c, WF_IOU) == hits / (2 * all - hits), "IoU of all %g", wf_confusion_micro(c, WF_IOU));
+    WF_EXPECT(!wf_confusion_new(comm, 0), "a matrix of no classes");
+    wf_error_clear();
+    wf_confusion_free(c);
+    wf_tape_free(tape);
 }
 
 /* Each rank has a name of its own, and NaN of an empty batch does no harm. */
@@ -233,6 +323,7 @@ static int on_ranks(int argc, char **argv)
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"any_count", any_count},
+                                               {"confusions", confusions},
                                                {"names", names},
                                                {"statistics", statistics},
                                                {"findings", findings},
