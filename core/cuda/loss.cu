@@ -177,8 +177,9 @@ wf_status wf_cuda_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     const wf_array *const target = args->target, *const dx = args->dx;
     return of_float(dx->dtype, [&](auto zero) {
         using T = decltype(zero);
-        const loss_backward_map<wide<T>> f = {element_of<wide<T>>(args), target != nullptr, (wide<T>)args->value,
-                                              args->scale, any_of(args->dloss), args->dloss->shape.rank > 0};
+        const loss_backward_map<wide<T>> f = {element_of<wide<T>>(args), target != nullptr,
+                                              (wide<T>)args->value,      args->scale,
+                                              any_of(args->dloss),       args->dloss->shape.rank > 0};
         return target ? map<T, 2>(ctx, {args->x, target}, dx, f) : map<T, 1>(ctx, {args->x}, dx, f);
     });
 }
