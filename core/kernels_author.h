@@ -170,6 +170,16 @@ typedef struct wf_resample_args {
     bool accumulate;       /* resample_backward alone */
 } wf_resample_args;
 
+/* Sums along dimension 1 of row-major arrays [outer, length, inner] of one float type. Row r of the tables belongs to
+ * output r of a whole; y starts at its output y_lo, and x at its input x_lo. */
+typedef struct wf_taps_args {
+    const wf_array *x, *y;
+    const wf_array *start;  /* [rows] of i32: the first input of each output */
+    const wf_array *weight; /* [rows, taps] of f32, or of f64 for f64 */
+    int64_t x_lo, y_lo;
+    bool accumulate;
+} wf_taps_args;
+
 /* Normalisation. Statistics are rank-1 arrays [K] of f32 (f64 for f64 x), one entry for each column. norm_stats,
  * norm_forward, norm_backward_stats and norm_backward read x [N,C] or [N,C,...] and have K = C: statistics over all
  * dimensions but 1. norm_part, norm_merge and norm_finish see no x: their K columns may mean anything. gamma and beta
@@ -289,6 +299,7 @@ typedef wf_status wf_matmul_fn(wf_ctx *ctx, const wf_matmul_args *args);
 typedef wf_status wf_matmul_stack_fn(wf_ctx *ctx, const wf_matmul_stack_args *args);
 typedef wf_status wf_pool_fn(wf_ctx *ctx, const wf_pool_args *args);
 typedef wf_status wf_resample_fn(wf_ctx *ctx, const wf_resample_args *args);
+typedef wf_status wf_taps_fn(wf_ctx *ctx, const wf_taps_args *args);
 typedef wf_status wf_norm_fn(wf_ctx *ctx, const wf_norm_args *args);
 typedef wf_status wf_norm_part_fn(wf_ctx *ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2,
                                   const wf_array *part);
@@ -438,6 +449,8 @@ typedef struct wf_kernels {
      * with aligned corners, t = o (in - 1) / (in scale - 1); beyond the ends the last element holds. backward: x from
      * y. */
     wf_resample_fn *resample_forward, *resample_backward;
+    /* y[a, o, i] = sum_t weight[o, t] x[a, start[o] + t, i] over the taps that lie in x. */
+    wf_taps_fn *taps;
 
     /* In the slots of normalisation every array that a slot names must be given, but for gamma, beta, residual, g,
      * epilogue and running arrays, and where it says otherwise. Arrays that a slot does not name are not read and may

@@ -122,6 +122,7 @@ TIMED_ARGS(pool_forward, wf_pool_args, 0, bytes_of(a->x) + bytes_of(a->y) + byte
 TIMED_ARGS(pool_backward, wf_pool_args, 0, bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->index))
 TIMED_ARGS(resample_forward, wf_resample_args, 0, bytes_of(a->x) + bytes_of(a->y))
 TIMED_ARGS(resample_backward, wf_resample_args, 0, bytes_of(a->x) + bytes_of(a->y))
+TIMED_ARGS(taps, wf_taps_args, 0, bytes_of(a->x) + bytes_of(a->y))
 TIMED_ARGS(norm_stats, wf_norm_args, 0, bytes_of(a->x))
 TIMED(norm_part,
       (wf_ctx * ctx, const wf_norm_head *head, const wf_array *mean, const wf_array *m2, const wf_array *part),
@@ -206,6 +207,7 @@ void wf_profile_table(wf_kernels *table)
     TAKE(pool_backward);
     TAKE(resample_forward);
     TAKE(resample_backward);
+    TAKE(taps);
     TAKE(norm_stats);
     TAKE(norm_part);
     TAKE(norm_merge);

@@ -28,6 +28,7 @@
 #include "layers/recompute.h"
 #include "layers/recurrent.h"
 #include "layers/redistribute.h"
+#include "layers/resize.h"
 #include "layers/save.h"
 #include "layers/skip.h"
 #include "layers/spatial.h"

@@ -1,10 +1,10 @@
 /* Layers on images (or volumes, or sequences) of which every rank holds a part. Same options, parameters, initial
- * values and results as the serial layers of layers/conv.h, layers/pool.h and layers/upsample.h: only the constructor
- * changes.
+ * values and results as the serial layers of layers/conv.h, layers/pool.h, layers/upsample.h and layers/resize.h: only
+ * the constructor changes.
  *
  * The input is sharded over the mesh along spatial dimensions, with shard bounds (wf_shard, wf_redistribute and these
  * layers give such tensors), and possibly along samples; parts may be uneven and empty. A rank holds the outputs whose
- * window is centred in its part, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are
+ * window is centred in its part, or whose place lies there, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are
  * sums over this rank's outputs: the optimizer adds up the ranks. Pooling and upsampling also take inputs that are
  * sharded along channels, and keep that sharding. It is WF_ERR_SHAPE, which says what to do, if the input is local or
  * belongs to another mesh; and for convolutions, whose parameters' gradients are summed over the mesh, if it is
@@ -40,6 +40,7 @@
 #include "comm/mesh.h"
 #include "layers/conv.h"
 #include "layers/pool.h"
+#include "layers/resize.h"
 #include "layers/upsample.h"
 
 #ifdef __cplusplus
@@ -69,6 +70,9 @@ wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh);
 wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts);
 wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts);
 wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts);
+
+wf_layer *wf_spatial_resize(const wf_mesh *mesh, wf_resize_opts opts);
+wf_layer *wf_spatial_adaptive_avg_pool(const wf_mesh *mesh, wf_shape size);
 
 typedef struct wf_spatial_chain_opts {
     int depth; /* layers for each exchange; default: the division of the chain that is cheapest by the costs below */

@@ -137,6 +137,7 @@ wf_matmul_fn wf_cpu_matmul;
 wf_matmul_stack_fn wf_cpu_matmul_stack;
 wf_pool_fn wf_cpu_pool_forward, wf_cpu_pool_backward;
 wf_resample_fn wf_cpu_resample_forward, wf_cpu_resample_backward;
+wf_taps_fn wf_cpu_taps;
 wf_norm_fn wf_cpu_norm_stats, wf_cpu_norm_forward, wf_cpu_norm_backward_stats, wf_cpu_norm_backward;
 wf_group_norm_fn wf_cpu_group_norm_stats, wf_cpu_group_norm_forward, wf_cpu_group_norm_backward_stats,
     wf_cpu_group_norm_backward;

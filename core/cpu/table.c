@@ -48,6 +48,7 @@ static wf_kernels overridden(void)
     table.pool_backward = wf_cpu_pool_backward;
     table.resample_forward = wf_cpu_resample_forward;
     table.resample_backward = wf_cpu_resample_backward;
+    table.taps = wf_cpu_taps;
     table.norm_stats = wf_cpu_norm_stats;
     table.norm_forward = wf_cpu_norm_forward;
     table.norm_backward_stats = wf_cpu_norm_backward_stats;

@@ -148,6 +148,7 @@ wf_matmul_fn wf_cuda_matmul;
 wf_matmul_stack_fn wf_cuda_matmul_stack;
 wf_pool_fn wf_cuda_pool_forward, wf_cuda_pool_backward;
 wf_resample_fn wf_cuda_resample_forward, wf_cuda_resample_backward;
+wf_taps_fn wf_cuda_taps;
 wf_norm_fn wf_cuda_norm_stats, wf_cuda_norm_finish, wf_cuda_norm_forward, wf_cuda_norm_backward_stats,
     wf_cuda_norm_backward;
 wf_norm_part_fn wf_cuda_norm_part;

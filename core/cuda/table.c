@@ -59,6 +59,7 @@ static const wf_kernels table = {
     .pool_backward = wf_cuda_pool_backward,
     .resample_forward = wf_cuda_resample_forward,
     .resample_backward = wf_cuda_resample_backward,
+    .taps = wf_cuda_taps,
     .norm_stats = wf_cuda_norm_stats,
     .norm_part = wf_cuda_norm_part,
     .norm_merge = wf_cuda_norm_merge,

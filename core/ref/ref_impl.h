@@ -99,6 +99,7 @@ wf_matmul_fn wf_ref_matmul;
 wf_matmul_stack_fn wf_ref_matmul_stack;
 wf_pool_fn wf_ref_pool_forward, wf_ref_pool_backward;
 wf_resample_fn wf_ref_resample_forward, wf_ref_resample_backward;
+wf_taps_fn wf_ref_taps;
 wf_norm_fn wf_ref_norm_stats, wf_ref_norm_finish, wf_ref_norm_forward, wf_ref_norm_backward_stats, wf_ref_norm_backward;
 wf_norm_part_fn wf_ref_norm_part;
 wf_norm_merge_fn wf_ref_norm_merge;

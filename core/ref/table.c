@@ -43,6 +43,7 @@ static const wf_kernels table = {
     .pool_backward = wf_ref_pool_backward,
     .resample_forward = wf_ref_resample_forward,
     .resample_backward = wf_ref_resample_backward,
+    .taps = wf_ref_taps,
     .norm_stats = wf_ref_norm_stats,
     .norm_part = wf_ref_norm_part,
     .norm_merge = wf_ref_norm_merge,

@@ -292,4 +292,7 @@ wf_status wf_norm_merge_mesh(const char *name, const wf_mesh *mesh, bool samples
 /* The merge of layer, RMS, group and instance normalisation on this mesh, which is borrowed. */
 wf_group_merge wf_group_merge_mesh(const wf_mesh *mesh);
 
+/* The spatial form of a wf_resize_serial. */
+wf_layer *wf_spatial_resize_of(const wf_layer *layer, const wf_mesh *mesh);
+
 #endif

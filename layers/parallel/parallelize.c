@@ -232,12 +232,24 @@ static wf_layer *spatial_upsample(const wf_layer *layer, const wf_mesh *mesh)
     return s->geom.nd == 2 ? wf_spatial_upsample2d(mesh, s->opts) : wf_spatial_upsample3d(mesh, s->opts);
 }
 
+/* The layer makes images of images without a parameter. */
+static bool is_image(const wf_layer *layer)
+{
+    return layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial || layer->kind == &wf_resize_serial;
+}
+
 static wf_status swap_image(wf_layer *layer, const walk *w)
 {
     if (!(w->how & WF_PARALLEL_SPATIAL))
         return WF_OK;
-    const bool pool = layer->kind == &wf_pool_serial;
-    WF_TRY(become(layer, pool ? spatial_pool(layer, w->mesh) : spatial_upsample(layer, w->mesh)));
+    wf_layer *other = NULL;
+    if (layer->kind == &wf_pool_serial)
+        other = spatial_pool(layer, w->mesh);
+    else if (layer->kind == &wf_upsample_serial)
+        other = spatial_upsample(layer, w->mesh);
+    else
+        other = wf_spatial_resize_of(layer, w->mesh);
+    WF_TRY(become(layer, other));
     prepare_with(layer, w->mesh, shard_pixels);
     return WF_OK;
 }
@@ -290,8 +302,8 @@ static void accept_any(wf_layer *layer, walk *w)
 static wf_status swap(wf_layer *layer, walk *w)
 {
     const bool table = layer->kind == &wf_embedding_serial; /* the table's new form is another kind */
-    const bool known = layer->kind == &wf_conv_serial || layer->kind == &wf_linear_serial ||
-                       layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial || wf_norm_is(layer);
+    const bool known =
+        layer->kind == &wf_conv_serial || layer->kind == &wf_linear_serial || is_image(layer) || wf_norm_is(layer);
     if (w->choose && (known || table))
         w->how = choice_of(w, layer);
     else if (w->choose)
@@ -302,7 +314,7 @@ static wf_status swap(wf_layer *layer, walk *w)
         WF_TRY(swap_linear(layer, w));
     else if (table)
         WF_TRY(swap_embedding(layer, w));
-    else if (layer->kind == &wf_pool_serial || layer->kind == &wf_upsample_serial)
+    else if (is_image(layer))
         WF_TRY(swap_image(layer, w));
     else if (wf_norm_is(layer))
         WF_TRY(swap_norm(layer, w));

@@ -56,7 +56,7 @@ wf_part_info wf_part_of(const wf_layer *layer)
     }
     if (layer->kind == &wf_pool_serial)
         return pool_info(layer);
-    if (layer->kind == &wf_upsample_serial)
+    if (layer->kind == &wf_upsample_serial || layer->kind == &wf_resize_serial)
         return (wf_part_info){.kind = WF_PART_WINDOW};
     return (wf_part_info){0};
 }

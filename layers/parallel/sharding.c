@@ -9,6 +9,8 @@ static int64_t place_of(const wf_index_map *index_map, int d, int64_t a)
     const int64_t most = index_map->out[d];
     if (index_map->kind == WF_INDEX_MAP_WINDOW)
         return wf_window_anchored(w, (wf_range){a, a}, most, false, false).lo;
+    if (index_map->kind == WF_INDEX_MAP_RESIZE)
+        return wf_resize_place(&index_map->resize, d, a);
     int64_t at = a * index_map->resample.scale[d];
     if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK)
         at = w.stride * a - w.pad_lo + (wf_window_extent(w) - 1) / 2;

@@ -202,6 +202,52 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
 wf_status wf_upsample_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_resample_geom *geom,
                           wf_shape *y) WF_NODISCARD;
 
+/* What the serial and the spatial form of resampling share. */
+
+/* Rows of a table on the device (wf_taps_args). */
+typedef struct wf_taps {
+    wf_tensor *start, *weight;
+} wf_taps;
+
+/* The weights between these lengths. */
+typedef struct wf_resize_table {
+    struct wf_resize_table *next;
+    wf_dtype dtype; /* of weights */
+    int nd;
+    int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL];
+    bool same[WF_MAX_SPATIAL];       /* outputs are the inputs */
+    wf_taps taps[WF_MAX_SPATIAL][2]; /* of outputs, and of the gradients of inputs */
+} wf_resize_table;
+
+/* The state of a resampling layer starts with this. */
+typedef struct wf_resize_state {
+    const char *name;
+    wf_resize_opts opts; /* as they were given */
+    int nd;              /* that inputs must have; 0: any */
+    int64_t size[WF_MAX_SPATIAL];
+    wf_resize_geom geom;     /* without lengths */
+    wf_resize_table *tables; /* one for each pair of sizes; they live as long as the layer */
+} wf_resize_state;
+
+/* One application: what backward is told. The table is the layer's, which outlives what is differentiated through it.
+ */
+typedef struct wf_resize_call {
+    wf_window_op_call plain;
+    const wf_resize_table *table;
+} wf_resize_call;
+
+extern const wf_layer_kind wf_resize_serial;
+
+/* A layer of this kind whose state is `bytes` long and starts with a wf_resize_state, which wf_resize_free empties. */
+wf_layer *wf_resize_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, int nd, const wf_resize_opts *opts,
+                          size_t bytes);
+void wf_resize_free(wf_layer *layer);
+/* The options of adaptive average pooling. */
+wf_status wf_adaptive_opts(const char *name, wf_shape size, wf_resize_opts *opts) WF_NODISCARD;
+/* The call but for lengths and boxes, and the output, for x as if it had this shape (the global one). Checks x. */
+wf_status wf_resize_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_resize_call *call,
+                        wf_shape *y) WF_NODISCARD;
+
 /* The ends of a skip connection, for pipelines. */
 bool wf_skip_is_stash(const wf_layer *layer);
 bool wf_skip_is_pop(const wf_layer *layer);

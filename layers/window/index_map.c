@@ -112,6 +112,9 @@ wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outpu
         reads = wf_window_reads(moved_window(index_map, d, lo), outputs, length);
     else if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK)
         reads = wf_window_readers(moved_window(index_map, d, lo), outputs, length);
+    else if (index_map->kind == WF_INDEX_MAP_RESIZE)
+        reads = (wf_range){wf_resize_reads(&index_map->resize, d, outputs.lo).lo,
+                           wf_resize_reads(&index_map->resize, d, outputs.hi - 1).hi};
     else {
         const int64_t before = lo * index_map->resample.scale[d];
         const wf_resample_tap first = wf_resample_taps(&index_map->resample, d, outputs.lo + before);

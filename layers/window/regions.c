@@ -77,7 +77,7 @@ static void widen(const wf_index_map *index_map, wf_spatial_part *p, wf_box out,
     for (int d = out.hi[0] > 1 && !has_tall_frame(index_map, out) ? 0 : 1; d < index_map->nd; d++) {
         p->wide_in.lo[2 + d] = own.lo[2 + d];
         p->wide_in.hi[2 + d] = own.hi[2 + d];
-        if (index_map->kind == WF_INDEX_MAP_RESAMPLE)
+        if (index_map->kind == WF_INDEX_MAP_RESAMPLE || index_map->kind == WF_INDEX_MAP_RESIZE)
             continue;
         p->wide_out.lo[2 + d] = out.lo[2 + d];
         p->wide_out.hi[2 + d] = out.hi[2 + d];
@@ -88,7 +88,7 @@ static void widen(const wf_index_map *index_map, wf_spatial_part *p, wf_box out,
  * the windows unchanged. */
 static wf_box widen_box(const wf_index_map *index_map, wf_box in, wf_box own)
 {
-    for (int d = 0; d < index_map->nd && index_map->kind != WF_INDEX_MAP_RESAMPLE; d++)
+    for (int d = 0; d < index_map->nd; d++)
         if (index_map->kind == WF_INDEX_MAP_WINDOW && in.lo[2 + d] < in.hi[2 + d] &&
             own.hi[2 + d] - in.hi[2 + d] < index_map->window[d].stride)
             in.hi[2 + d] = own.hi[2 + d];

@@ -13,11 +13,31 @@
 #include "core/tensor_author.h"
 #include "core/window.h"
 #include "layers/layer_author.h"
+#include "layers/resize.h"
+
+/* Resampling to any length, dimension by dimension. */
+typedef struct wf_resize_geom {
+    int nd;
+    wf_resize_mode mode;
+    wf_resize_places places; /* not the default */
+    wf_resize_rounding rounding;
+    double cubic;
+    bool antialias;
+    int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL]; /* of the whole */
+    double scale[WF_MAX_SPATIAL];                    /* 0: out / in */
+} wf_resize_geom;
+/* The inputs that output o reads along dimension d; both ends never fall as o grows. */
+wf_range wf_resize_reads(const wf_resize_geom *geom, int d, int64_t o);
+/* The weight of each of those inputs. */
+void wf_resize_weights(const wf_resize_geom *geom, int d, int64_t o, double *weight);
+/* The first output at or after the place of input a. */
+int64_t wf_resize_place(const wf_resize_geom *geom, int d, int64_t a);
 
 typedef enum wf_index_map_kind {
     WF_INDEX_MAP_WINDOW = 0,  /* an output reads what lies under its window */
     WF_INDEX_MAP_WINDOW_BACK, /* an output lies under the windows of the inputs that it reads: backward-data */
     WF_INDEX_MAP_RESAMPLE,    /* upsampling */
+    WF_INDEX_MAP_RESIZE,      /* resampling to any length */
     WF_INDEX_MAP_ALL,         /* every rank reads everything */
     WF_INDEX_MAP_CHAIN,       /* several index maps, one after the other */
 } wf_index_map_kind;
@@ -27,6 +47,7 @@ typedef struct wf_index_map {
     int nd;
     wf_window window[WF_MAX_SPATIAL];
     wf_resample_geom resample;
+    wf_resize_geom resize;
     int64_t in[WF_MAX_SPATIAL], out[WF_MAX_SPATIAL]; /* global lengths */
     const struct wf_index_map *link;                 /* of a chain: `links` index maps, the first one reads the input */
     int links;

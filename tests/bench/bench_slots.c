@@ -3,10 +3,11 @@
 
 struct bench_slots {
     wf_ctx *ctx;
-    wf_array x, y, z, dy;       /* of the whole shape */
-    wf_array half;              /* with half the pixels of each side */
-    wf_array index;             /* of half's shape */
-    wf_array sum, loss, labels; /* channels; a scalar; rows */
+    wf_array x, y, z, dy;           /* of the whole shape */
+    wf_array half;                  /* with half the pixels of each side */
+    wf_array index;                 /* of half's shape */
+    wf_array sum, loss, labels;     /* channels; a scalar; rows */
+    wf_array tap_start, tap_weight; /* of rows, each of two of half as many */
     wf_random random;
     wf_epilogue relu, noisy;
     wf_pool_geom max, average;
@@ -169,6 +170,19 @@ static wf_status slot_nearest(void *p)
     return resample(s, &s->nearest, false);
 }
 
+/* Half the image to the whole along its rows, by two taps. */
+static wf_status slot_taps(void *p)
+{
+    const bench_slots *s = p;
+    const int64_t n = s->x.shape.dim[0], c = s->x.shape.dim[1], h = s->x.shape.dim[2];
+    wf_array x = s->x, y = s->y;
+    x.order = y.order = WF_ROW_MAJOR;
+    x.shape = WF_SHAPE(n, h / 2, h * c);
+    y.shape = WF_SHAPE(n, h, h * c);
+    const wf_taps_args args = {.x = &x, .y = &y, .start = &s->tap_start, .weight = &s->tap_weight};
+    return s->ctx->k->taps(s->ctx, &args);
+}
+
 static wf_status slot_softmax(void *p)
 {
     const bench_slots *s = p;
@@ -305,6 +319,7 @@ const bench_slot bench_slot_table[] = {{"fill", 1, false, slot_fill},
                                        {"linear upsampling", 1.25, false, slot_linear},
                                        {"linear upsampling, backw.", 1.25, false, slot_linear_back},
                                        {"nearest upsampling", 1.25, false, slot_nearest},
+                                       {"two taps of rows", 1.5, false, slot_taps},
                                        {"softmax", 2, false, slot_softmax},
                                        {"log softmax", 2, false, slot_log_softmax},
                                        {"softmax, backward", 3, false, slot_softmax_back},
@@ -337,6 +352,25 @@ static wf_array zeros(wf_ctx *ctx, wf_dtype dtype, wf_order order, wf_shape shap
     a.data = device_copy(ctx, none, bytes);
     free(none);
     return a;
+}
+
+/* Row o of h is made of rows o / 2 and the next one of h / 2. */
+static void make_taps(bench_slots *s, int64_t h)
+{
+    int32_t *const start = calloc((size_t)h, sizeof *start);
+    float *const weight = calloc((size_t)(2 * h), sizeof *weight);
+    for (int64_t o = 0; o < h; o++) {
+        start[o] = (int32_t)(o / 2);
+        weight[2 * o] = 0.75F;
+        weight[2 * o + 1] = 0.25F;
+    }
+    s->tap_start = (wf_array){
+        .data = device_copy(s->ctx, start, (size_t)h * sizeof *start), .dtype = WF_I32, .shape = WF_SHAPE(h)};
+    s->tap_weight = (wf_array){.data = device_copy(s->ctx, weight, (size_t)(2 * h) * sizeof *weight),
+                               .dtype = WF_F32,
+                               .shape = WF_SHAPE(h, 2)};
+    free(start);
+    free(weight);
 }
 
 bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
@@ -374,6 +408,7 @@ bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
     s->nearest = (wf_resample_geom){.nd = 2, .scale = {2, 2}, .in = {h / 2, h / 2}};
     s->linear = s->nearest;
     s->linear.linear = true;
+    make_taps(s, h);
     s->hyper = device_copy(ctx, &hyper, sizeof hyper);
     s->squares = device_copy(ctx, squares, sizeof squares);
     s->whole = (wf_optim_segment){.p = s->x.data,
@@ -396,6 +431,8 @@ void bench_slots_close(bench_slots *s)
     for (int i = 0; i < 7; i++)
         bench_array_free(s->ctx, &s->state[i]);
     wf_pool_give(s->ctx, s->hyper, 0);
+    wf_pool_give(s->ctx, s->tap_start.data, 0);
+    wf_pool_give(s->ctx, s->tap_weight.data, 0);
     wf_pool_give(s->ctx, s->squares, 0);
     free(s);
 }

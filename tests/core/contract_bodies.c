@@ -271,6 +271,33 @@ void resample_body(run *r)
     run_result(r, &dx, 4);
 }
 
+/* Starts go up and down, and before and behind x; a weight in four is 0. */
+void taps_body(run *r)
+{
+    const taps_case *const t = r->args;
+    double start[64], weight[64 * 8];
+    test_rng rng = {(uint64_t)(t->rows * 100 + t->taps)};
+    for (int64_t o = 0; o < t->rows; o++) {
+        start[o] = (double)test_int(&rng, t->x_lo - t->taps, t->x_lo + t->in);
+        for (int64_t k = 0; k < t->taps; k++)
+            weight[o * t->taps + k] = test_int(&rng, 0, 3) == 0 ? 0 : (double)test_int(&rng, -8, 8) / 8;
+    }
+    snprintf(r->note, sizeof r->note, "outer %d, %d to %d of %d, inner %d, taps %d, acc %d", (int)t->outer, (int)t->in,
+             (int)t->out, (int)t->rows, (int)t->inner, (int)t->taps, t->accumulate);
+    const wf_array x = run_in(r, WF_SHAPE(t->outer, t->in, t->inner), WF_ROW_MAJOR, -1, 1),
+                   starts = run_array(r, WF_I32, WF_SHAPE(t->rows), WF_ROW_MAJOR, start),
+                   weights = run_array(r, run_wide(r), WF_SHAPE(t->rows, t->taps), WF_ROW_MAJOR, weight);
+    const wf_array y = run_out(r, WF_SHAPE(t->outer, t->out, t->inner), WF_ROW_MAJOR, t->accumulate);
+    run_call(r, r->k->taps(r->ctx, &(wf_taps_args){.x = &x,
+                                                   .y = &y,
+                                                   .start = &starts,
+                                                   .weight = &weights,
+                                                   .x_lo = t->x_lo,
+                                                   .y_lo = t->y_lo,
+                                                   .accumulate = t->accumulate}));
+    run_result(r, &y, 4);
+}
+
 /* Outputs [out_lo, out_lo + y) of the whole, and the inputs that they read with up to one more at either end. */
 void cut_part(test_rng *rng, resample_case *t, int d)
 {

@@ -37,6 +37,12 @@ typedef struct resample_case {
     bool accumulate;
 } resample_case;
 
+typedef struct taps_case {
+    int64_t outer, in, out, inner, taps, rows; /* rows of the tables */
+    int64_t x_lo, y_lo;
+    bool accumulate;
+} taps_case;
+
 typedef struct norm_case {
     wf_shape shape;
     bool gamma, beta, epilogue, residual, in_place, batch;
@@ -81,6 +87,7 @@ void matmul_stack_body(run *r); /* takes a stack_case */
 /* Take a pool_case and a resample_case; each runs both directions. */
 void pool_body(run *r);
 void resample_body(run *r);
+void taps_body(run *r);
 /* Outputs [out_lo, out_lo + y) of the whole, and the inputs that they read with up to one more at either end. */
 void cut_part(test_rng *rng, resample_case *t, int d);
 

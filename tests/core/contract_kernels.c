@@ -296,6 +296,21 @@ static void resample(void)
     }
 }
 
+static void taps(void)
+{
+    for (uint64_t i = 0; i < 60; i++) {
+        test_rng rng = {contract_seed() * 7000 + i};
+        taps_case t = {.outer = test_int(&rng, 0, 5), .in = test_int(&rng, 0, 9), .taps = test_int(&rng, 1, 8)};
+        t.inner = i % 3 == 0 ? 16 : i % 3 == 1 ? 600 : test_int(&rng, 1, 17);
+        t.y_lo = test_int(&rng, 0, 9);
+        t.x_lo = test_int(&rng, 0, 9);
+        t.out = test_int(&rng, 0, 9);
+        t.rows = t.y_lo + t.out + test_int(&rng, 1, 3);
+        t.accumulate = test_int(&rng, 0, 1);
+        contract_check("taps", taps_body, &t, rng.state);
+    }
+}
+
 static void bias_backward(void)
 {
     for (int nd = 0; nd <= 3; nd++)
@@ -323,6 +338,7 @@ int main(int argc, char **argv)
                                        {"pool_fixed", pool_fixed},
                                        {"pool_random", pool_random},
                                        {"resample", resample},
+                                       {"taps", taps},
                                        {"bias_backward", bias_backward},
                                        {0}});
 }

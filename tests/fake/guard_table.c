@@ -190,6 +190,7 @@ static guard_value save_count(wf_count count)
 #define FIELDS_matmul_stack(F) F(P, stack) F(P, a) F(P, b) F(P, c) F(I, a_transposed) F(I, b_transposed) F(I, accumulate)
 #define FIELDS_pool(F) F(P, geom) F(P, x) F(P, y) F(P, index) F(I, accumulate)
 #define FIELDS_resample(F) F(P, geom) F(P, x) F(P, y) F(I, accumulate)
+#define FIELDS_taps(F) F(P, x) F(P, y) F(P, start) F(P, weight) F(I, x_lo) F(I, y_lo) F(I, accumulate)
 #define FIELDS_norm(F)                                                                                                 \
     F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, residual) F(P, g) F(P, mean) F(P, m2) F(P, invstd) F(P, gamma) F(P, beta) F(P, sum_g)              \
     F(P, sum_gx) F(P, running_mean) F(P, running_var) F(P, epilogue) F(C, count) F(D, eps) F(D, decay)   \
@@ -294,6 +295,7 @@ SLOT_OF(pool, pool_forward)
 SLOT_OF(pool, pool_backward)
 SLOT_OF(resample, resample_forward)
 SLOT_OF(resample, resample_backward)
+SLOT_OF(taps, taps)
 SLOT_OF(norm, norm_stats)
 SLOT_OF(norm, norm_forward)
 SLOT_OF(norm, norm_backward_stats)
@@ -436,7 +438,7 @@ static wf_kernels filled(void)
     TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
     TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(matmul_stack), TAKE(pool_forward),
         TAKE(pool_backward);
-    TAKE(resample_forward), TAKE(resample_backward), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
+    TAKE(resample_forward), TAKE(resample_backward), TAKE(taps), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
     TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(group_norm_stats);
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
     TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);

@@ -246,6 +246,7 @@ static void images(void)
         {"average", AVG_POOL, 2, 2, {9, 10}, .pool = {.kernel = 3, .stride = 1, .pad = 1}},
         {"nearest", UPSAMPLE, 2, 2, {4, 5}, .upsample = {.scale = 2}},
         {"linear", UPSAMPLE, 2, 2, {4, 5}, .upsample = {.mode = WF_UPSAMPLE_LINEAR}},
+        {"area", RESIZE, 2, 2, {5, 8}, .resize = {.size = {3, 7}, .mode = WF_RESIZE_AREA}},
         {"global max", GLOBAL_MAX, 2, 2, {6, 7}, .conv = {0}},
         {"global average", GLOBAL_AVG, 2, 2, {6, 7}, .conv = {0}},
     };

@@ -286,6 +286,16 @@ static void fixed_upsamples(void)
         }
 }
 
+static void fixed_resizes(void)
+{
+    static const wf_resize_opts opts[] = {{.size = {9, 3, 5}},
+                                          {.size = {7, 9, 2}, .mode = WF_RESIZE_LINEAR},
+                                          {.size = {2, 7, 4}, .mode = WF_RESIZE_CUBIC, .antialias = true},
+                                          {.size = {3, 0, 2}, .mode = WF_RESIZE_AREA}};
+    for (size_t i = 0; i < sizeof opts / sizeof *opts; i++)
+        on_every_grid(&(const geometry){"resize", RESIZE, 2, 2, {5, 8}, .resize = opts[i]}, i == 3);
+}
+
 /* Random geometries. */
 
 static wf_mesh_opts draw_grid(const geometry *g, test_rng *rng)
@@ -308,7 +318,7 @@ static void random_geometries(int count)
 {
     const char *text = getenv("EQUIV_SEED");
     const uint64_t first = text ? strtoull(text, NULL, 10) : 20240917 + (uint64_t)wf_comm_size(run.comm);
-    for (int k = CONV; k <= UPSAMPLE; k++) {
+    for (int k = CONV; k <= RESIZE; k++) {
         test_rng rng = {.state = first + (uint64_t)(100 * k)};
         int done = 0;
         if (wf_comm_rank(run.comm) == 0)
@@ -330,6 +340,7 @@ static void every(const char *device, wf_dtype dtype, wf_dtype compute, double t
     fixed();
     fixed_pools();
     fixed_upsamples();
+    fixed_resizes();
     random_geometries(test_samples(random));
     if (wf_comm_size(run.comm) > 1)
         WF_EXPECT(run.recomputed > 0 && (run.added > 0) == !wf_config_get()->deterministic,

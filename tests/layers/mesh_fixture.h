@@ -92,6 +92,8 @@ static inline wf_layer *serial_layer(const geometry *g)
         return pool[g->kind - MAX_POOL][g->nd - 1](run.ctx, g->pool);
     if (g->kind == UPSAMPLE)
         return up[g->nd - 1](run.ctx, g->upsample);
+    if (g->kind == RESIZE)
+        return wf_resize(run.ctx, g->resize);
     return g->kind == GLOBAL_MAX ? wf_global_max_pool(run.ctx) : wf_global_avg_pool(run.ctx);
 }
 
@@ -111,6 +113,8 @@ static inline wf_layer *spatial_layer(const wf_mesh *mesh, const geometry *g)
         return pool[g->kind - MAX_POOL][g->nd - 1](mesh, g->pool);
     if (g->kind == UPSAMPLE)
         return up[g->nd - 1](mesh, g->upsample);
+    if (g->kind == RESIZE)
+        return wf_spatial_resize(mesh, g->resize);
     return g->kind == GLOBAL_MAX ? wf_spatial_global_max_pool(mesh) : wf_spatial_global_avg_pool(mesh);
 }
 
@@ -270,10 +274,42 @@ static inline wf_range sources(const geometry *g, int d, int64_t at, int64_t len
     return (wf_range){lo, hi < length ? hi : length};
 }
 
+/* The inputs of output o of a length: the mean's bounds, what a kernel reaches, or the neighbours of the place. */
+static inline wf_range resized(const geometry *g, int d, int64_t o, int64_t length)
+{
+    const wf_resize_opts *r = &g->resize;
+    const int64_t n = r->size[d] > 0 ? r->size[d] : length;
+    const double step = (double)length / (double)n, centre = step * ((double)o + 0.5);
+    const bool cubic = r->mode == WF_RESIZE_CUBIC;
+    int64_t lo = o * length / n, hi = ((o + 1) * length + n - 1) / n; /* of the mean */
+    if (r->antialias) {
+        const double reach = (cubic ? 2 : 1) * (step > 1 ? step : 1);
+        lo = (int64_t)floor(centre - reach + 0.5);
+        hi = (int64_t)floor(centre + reach + 0.5);
+    } else if (r->mode != WF_RESIZE_AREA) {
+        const bool left = r->places == WF_PLACES_LEFT || (r->places == 0 && r->mode == WF_RESIZE_NEAREST);
+        const bool aligned = r->places == WF_PLACES_ALIGNED;
+        const int64_t over = aligned ? o * (length - 1)
+                             : left  ? o * length
+                                     : (2 * o + 1) * length - n,
+                      under = aligned ? (n > 1 ? n - 1 : 1)
+                              : left  ? n
+                                      : 2 * n,
+                      at = over >= 0 ? over / under : -((under - 1 - over) / under);
+        lo = at - cubic;
+        hi = at + 1 + (cubic ? 2 : r->mode == WF_RESIZE_LINEAR && at * under != over);
+    }
+    const wf_range inside = {lo < 0 ? 0 : lo < length ? lo : length - 1, hi < 1 ? 1 : hi < length ? hi : length};
+    return inside;
+}
+
 static inline wf_range reads(const geometry *g, bool back, int d, wf_range out, int64_t length)
 {
     if (g->kind == GLOBAL_MAX)
         return (wf_range){0, length};
+    if (g->kind == RESIZE)
+        return out.lo < out.hi ? (wf_range){resized(g, d, out.lo, length).lo, resized(g, d, out.hi - 1, length).hi}
+                               : (wf_range){0, 0};
     if (g->kind == UPSAMPLE)
         return out.lo < out.hi ? (wf_range){sources(g, d, out.lo, length).lo, sources(g, d, out.hi - 1, length).hi}
                                : (wf_range){0, 0};

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum kind { CONV, TRANSPOSE, MAX_POOL, AVG_POOL, UPSAMPLE, GLOBAL_MAX, GLOBAL_AVG, KINDS } kind;
+typedef enum kind { CONV, TRANSPOSE, MAX_POOL, AVG_POOL, UPSAMPLE, RESIZE, GLOBAL_MAX, GLOBAL_AVG, KINDS } kind;
 
 typedef struct geometry {
     const char *name;
@@ -19,6 +19,7 @@ typedef struct geometry {
     wf_conv_opts conv;
     wf_pool_opts pool;
     wf_upsample_opts upsample;
+    wf_resize_opts resize;
 } geometry;
 
 static inline void describe(char *text, size_t size, const geometry *g, wf_mesh_opts grid)
@@ -49,6 +50,17 @@ static inline int64_t outputs(const geometry *g, int d)
     return wf_window_outputs(w, g->length[d], g->pool.ceil_mode);
 }
 
+static inline void draw_resize(geometry *g, test_rng *rng)
+{
+    wf_resize_opts *o = &g->resize;
+    o->mode = (wf_resize_mode)test_int(rng, 0, 3);
+    o->antialias = (o->mode == WF_RESIZE_LINEAR || o->mode == WF_RESIZE_CUBIC) && test_int(rng, 0, 1);
+    if (o->mode != WF_RESIZE_AREA && !o->antialias)
+        o->places = (wf_resize_places)test_int(rng, 0, 3);
+    for (int d = 0; d < g->nd; d++)
+        o->size[d] = test_int(rng, 0, 2 * g->length[d]);
+}
+
 static inline bool draw(geometry *g, kind what, test_rng *rng)
 {
     *g = (geometry){.name = "random", .kind = what, .nd = (int)test_int(rng, 1, 3)};
@@ -75,9 +87,11 @@ static inline bool draw(geometry *g, kind what, test_rng *rng)
         if (g->kind == TRANSPOSE && test_int(rng, 0, 1))
             o->output_pad_nd[d] = test_int(rng, 0, o->stride_nd[d] - 1);
         g->upsample.scale_nd[d] = test_int(rng, 1, 4);
-        if (g->kind != UPSAMPLE && outputs(g, d) < 1)
+        if (g->kind != UPSAMPLE && g->kind != RESIZE && outputs(g, d) < 1)
             return false;
     }
+    if (g->kind == RESIZE)
+        draw_resize(g, rng);
     memcpy(g->pool.kernel_nd, o->kernel_nd, sizeof o->kernel_nd);
     memcpy(g->pool.stride_nd, o->stride_nd, sizeof o->stride_nd);
     memcpy(g->pool.dilation_nd, o->dilation_nd, sizeof o->dilation_nd);

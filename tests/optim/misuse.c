@@ -85,6 +85,11 @@ static wf_layer *scales(const wf_mesh *mesh, bool other)
     return wf_spatial_upsample2d(mesh, (wf_upsample_opts){.scale = other ? 3 : 2});
 }
 
+static wf_layer *sizes(const wf_mesh *mesh, bool other)
+{
+    return wf_spatial_resize(mesh, (wf_resize_opts){.size = {other ? 5 : 4, 4}});
+}
+
 static wf_layer *replicates(const wf_mesh *mesh, bool other)
 {
     return wf_channel_linear(mesh, (wf_linear_opts){.in = 8, .out = 8, .replicate = other});
@@ -141,6 +146,7 @@ static void other_options(void)
         {"kernels", kernels, false, "[4,4,3,3]", "[4,4,5,5]"},
         {"windows", windows, false, "kernel 2", "kernel 3"},
         {"scales", scales, false, "by 2, 2", "by 3, 3"},
+        {"sizes", sizes, false, "4 or 0", "5 or 0"},
         {"replicates", replicates, true, "replicate 0", "replicate 1"},
         {"forms", forms, true, "form 0", "form 1"},
         {"strides on meshes", strides_on_meshes, true, "stride 1", "stride 2"},
@@ -210,6 +216,11 @@ static wf_layer *serial_upsample(wf_ctx *ctx)
     return wf_upsample2d(ctx, (wf_upsample_opts){.mode = WF_UPSAMPLE_LINEAR});
 }
 
+static wf_layer *serial_resize(wf_ctx *ctx)
+{
+    return wf_resize(ctx, (wf_resize_opts){.size = {5, 11}, .mode = WF_RESIZE_CUBIC});
+}
+
 static wf_layer *serial_linear(wf_ctx *ctx)
 {
     return wf_linear(ctx, (wf_linear_opts){.in = 8 * 8 * 8, .out = 2});
@@ -254,6 +265,7 @@ static void cut_inputs(void)
         {"max_pool", serial_pool, ROWS},
         {"global_avg_pool", serial_average, ROWS},
         {"upsample", serial_upsample, ROWS},
+        {"resize", serial_resize, ROWS},
         {"linear", serial_linear, ROWS | CHANNELS},
         {"batchnorm", serial_norm, ROWS | CHANNELS},
         {"flatten", flatten, ROWS},

@@ -125,7 +125,7 @@ static wf_layer *make_layer(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
     case AVG_POOL:
         return wf_avg_pool2d(ctx, l->pool);
     case UPSAMPLE:
-        return wf_upsample2d(ctx, l->upsample);
+        return l->resize.size[0] ? wf_resize(ctx, l->resize) : wf_upsample2d(ctx, l->upsample);
     case TWICE:
         module = wf_module(ctx, apply_twice, NULL);
         wf_module_add(module, "shared", wf_conv2d(ctx, l->conv));

@@ -165,6 +165,15 @@ static inline bool draw_kind(plan *p, part *l, test_rng *rng, wf_shape *s)
         if (l->upsample.mode == WF_UPSAMPLE_LINEAR)
             l->upsample.boundary = draw_boundary(p, rng, s->dim[2] < 2 || s->dim[3] < 2);
         note(p, "upsample", l->upsample.mode, 0, 0);
+        /* Lengths that are no multiple of 3 change to any others, without a draw of its own. */
+        if (l->upsample.mode == WF_UPSAMPLE_NEAREST && s->dim[2] % 3 != 0) {
+            l->resize = (wf_resize_opts){.size = {s->dim[2] + 1, (s->dim[3] + 2) / 2},
+                                         .mode = s->dim[3] % 2 ? WF_RESIZE_AREA : WF_RESIZE_CUBIC};
+            s->dim[2] = l->resize.size[0];
+            s->dim[3] = l->resize.size[1];
+            note(p, "resize", l->resize.mode, (int)s->dim[2], (int)s->dim[3]);
+            return fits(s);
+        }
         s->dim[2] *= 2;
         s->dim[3] *= 2;
         return fits(s);
