@@ -15,6 +15,7 @@
 #include "layers/layerscale.h"
 #include "layers/linear.h"
 #include "layers/loss.h"
+#include "layers/lp_pool.h"
 #include "layers/mesh_conv.h"
 #include "layers/mesh_norm.h"
 #include "layers/norm.h"

@@ -4,12 +4,13 @@
  *
  * The input is sharded over the mesh along spatial dimensions, with shard bounds (wf_shard, wf_redistribute and these
  * layers give such tensors), and possibly along samples; parts may be uneven and empty. A rank holds the outputs whose
- * window is centred in its part, or whose place lies there, so that halos stay narrow. A halo may span several ranks. Gradients of parameters are
- * sums over this rank's outputs: the optimizer adds up the ranks. Pooling and upsampling also take inputs that are
- * sharded along channels, and keep that sharding. It is WF_ERR_SHAPE, which says what to do, if the input is local or
- * belongs to another mesh; and for convolutions, whose parameters' gradients are summed over the mesh, if it is
- * replicated over an axis that the mesh splits, or is sharded along channels (layers/mesh_conv.h takes such inputs).
- * Pooling and upsampling have no such sums and take an input that is replicated over some axes as it is.
+ * window is centred in its part, or whose place lies there, so that halos stay narrow. A halo may span several ranks.
+ * Gradients of parameters are sums over this rank's outputs: the optimizer adds up the ranks. Pooling and upsampling
+ * also take inputs that are sharded along channels, and keep that sharding. It is WF_ERR_SHAPE, which says what to do,
+ * if the input is local or belongs to another mesh; and for convolutions, whose parameters' gradients are summed over
+ * the mesh, if it is replicated over an axis that the mesh splits, or is sharded along channels (layers/mesh_conv.h
+ * takes such inputs). Pooling and upsampling have no such sums and take an input that is replicated over some axes as
+ * it is.
  *
  * Normalisation has no form of its own here: wf_parallelize lets it share statistics over the ranks that hold the
  * pixels of its samples, and wf_sync_batchnorm takes those ranks as wf_mesh_comm_of gives them.

@@ -279,6 +279,29 @@ static void norms(void)
     every_grid(&g, norm);
 }
 
+/* The pool of a chain becomes a spatial one. */
+static void lp_pool(const geometry *g, wf_mesh_opts grid, int number)
+{
+    char name[160];
+    test_rng rng = {.state = (uint64_t)number};
+    const wf_mesh *mesh = mesh_of(grid);
+    describe(name, sizeof name, g, grid);
+    wf_layer *mine = wf_lp_pool2d(run.ctx, 2, g->pool);
+    WF_EXPECT_OK(wf_parallelize(mine, mesh, WF_PARALLEL_SPATIAL));
+    const subject s = {.name = name,
+                       .mesh = mesh,
+                       .layout = random_layout(mesh, WF_SHAPE(g->n, 3, g->length[0], g->length[1]), HELD_WHOLE, &rng),
+                       .serial = wf_lp_pool2d(run.ctx, 2, g->pool),
+                       .mine = mine};
+    compare(&s, &rng);
+}
+
+static void lp_pools(void)
+{
+    const geometry g = {"lp pool", AVG_POOL, 2, 2, {9, 10}, .pool = {.kernel = 3, .stride = 2, .pad = 1}};
+    every_grid(&g, lp_pool);
+}
+
 /* Random geometries. */
 
 static wf_mesh_opts draw_grid(const geometry *g, test_rng *rng)
@@ -323,6 +346,7 @@ static void every(const char *device, wf_dtype dtype, wf_dtype compute, double t
     convolutions();
     images();
     norms();
+    lp_pools();
     random_geometries();
     close_run();
 }

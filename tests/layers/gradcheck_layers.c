@@ -398,6 +398,9 @@ static void pooling(void)
     check_layer("avg 1-d", wf_avg_pool1d(ctx, strided), WF_SHAPE(2, 2, 7));
     check_layer("max 3-d", wf_max_pool3d(ctx, strided), WF_SHAPE(1, 2, 4, 3, 5));
     check_layer("avg 3-d", wf_avg_pool3d(ctx, padded), WF_SHAPE(1, 2, 4, 3, 5));
+    check_layer("lp 1-d", wf_lp_pool1d(ctx, 3, strided), WF_SHAPE(2, 2, 7));
+    check_layer("lp 2-d", wf_lp_pool2d(ctx, 2, unequal), WF_SHAPE(2, 3, 6, 7));
+    check_layer("lp 3-d", wf_lp_pool3d(ctx, 1.5, padded), WF_SHAPE(1, 2, 4, 3, 5));
     check_layer("global max", wf_global_max_pool(ctx), WF_SHAPE(2, 3, 4, 3));
     check_layer("global avg", wf_global_avg_pool(ctx), WF_SHAPE(2, 3, 4, 3, 2));
 }

@@ -126,6 +126,50 @@ static void resized_as_torch(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+static void expect_refused(wf_layer *layer, const char *words)
+{
+    WF_EXPECT(!layer && strstr(wf_error_message(), words), "\"%s\" should say \"%s\"", wf_error_message(), words);
+    wf_layer_free(layer);
+    wf_error_clear();
+}
+
+/* The gradient of 65536 times the sum of norms of 0 0, 0 0 and 0 last: 0, and of the last element the sign, or 0. */
+static void expect_slopes(wf_ctx *ctx, double p, double last)
+{
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_layer *layer = wf_lp_pool1d(ctx, p, (wf_pool_opts){.kernel = 2, .stride = 1});
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(1, 1, 4), (const double[]){0, 0, 0, 3 * last});
+    double dx[4];
+    wf_var *leaf = wf_leaf(tape, x);
+    WF_EXPECT_OK(wf_backward(wf_scale(wf_sum(wf_apply(layer, leaf)), 65536)));
+    WF_EXPECT_OK(wf_tensor_export(wf_grad(leaf), dx, sizeof dx));
+    for (int i = 0; i < 4; i++)
+        WF_EXPECT(fabs(dx[i] - (i == 3 ? 65536 * last : 0)) < 1e-12, "p %g: dx[%d] is %g", p, i, dx[i]);
+    wf_tensor_free(x);
+    wf_tape_free(tape);
+    wf_layer_free(layer);
+}
+
+/* Roots of sums of powers of neighbours of 1 2 4 3 7; the last window of ceil mode has one element of two. */
+static void lp_pools(void)
+{
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64});
+    const wf_pool_opts each = {.kernel = 2, .stride = 1};
+    expect_resized(ctx, "p 2", wf_lp_pool1d(ctx, 2, each), 4, LIST(sqrt(5), sqrt(20), 5, sqrt(58)));
+    expect_resized(ctx, "p 1", wf_lp_pool1d(ctx, 1, each), 4, LIST(3, 6, 7, 10));
+    expect_resized(ctx, "p 3", wf_lp_pool1d(ctx, 3, (wf_pool_opts){.kernel = 5}), 1, LIST(cbrt(1 + 8 + 64 + 27 + 343)));
+    expect_resized(ctx, "padded", wf_lp_pool1d(ctx, 2, (wf_pool_opts){.kernel = 3, .pad = 1}), 2,
+                   LIST(sqrt(5), sqrt(16 + 9 + 49)));
+    expect_resized(ctx, "ceil", wf_lp_pool1d(ctx, 2, (wf_pool_opts){.kernel = 2, .ceil_mode = true}), 3,
+                   LIST(sqrt(5), 5, sqrt(2 * 49)));
+    expect_slopes(ctx, 2, -1);
+    /* Slopes of the root beside 0 leave the range of numbers. */
+    expect_slopes(ctx, 1000, 0);
+    expect_refused(wf_lp_pool2d(ctx, 0.5, each), "p is 0.5, should be at least 1");
+    expect_refused(wf_lp_pool2d(ctx, 2, (wf_pool_opts){0}), "kernel 0");
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 /* The share of input i in output o, by the definitions: a kernel around the place of o, of which inputs beyond an edge
  * belong to the last one; or, antialiased, of the inputs that are there, divided by their sum. */
 static double cubic_kernel(double a, double x)
@@ -246,13 +290,6 @@ static void resized_by_definition(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
-static void expect_refused(wf_layer *layer, const char *words)
-{
-    WF_EXPECT(!layer && strstr(wf_error_message(), words), "\"%s\" should say \"%s\"", wf_error_message(), words);
-    wf_layer_free(layer);
-    wf_error_clear();
-}
-
 static void resize_errors(void)
 {
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){0});
@@ -303,5 +340,6 @@ int main(int argc, char **argv)
                                    {"resized_as_torch", resized_as_torch},
                                    {"resized_by_definition", resized_by_definition},
                                    {"resize_errors", resize_errors},
+                                   {"lp_pools", lp_pools},
                                    {0}});
 }
