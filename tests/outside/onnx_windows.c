@@ -269,20 +269,123 @@ static wf_var *say_upsample(onnx_call *call)
     return upsample(call, scale, (wf_upsample_opts){.mode = WF_UPSAMPLE_NEAREST});
 }
 
+/* What an input says of the image's dimensions, of all or of `axes`, and `otherwise` of the others; false where it says
+ * nothing, or something of samples or channels that is not `other`. */
+static bool read_axes(const onnx_call *call, int port, const double other[2], double otherwise, double to[3])
+{
+    const wf_shape x = onnx_whole_shape(call->in[0]);
+    int64_t axes[WF_MAX_RANK] = {0, 1, 2, 3, 4, 5};
+    const bool some = onnx_ints(call, "axes", x.rank, axes) > 0;
+    if (port >= call->node->n_in || !call->in[port] || x.rank < 3 || x.rank > 5)
+        return false;
+    const int64_t count = wf_tensor_count(wf_value(call->in[port]));
+    double *number = onnx_numbers(call->in[port]);
+    bool image = count > 0 && (some || count == x.rank);
+    for (int d = 0; d < 3; d++)
+        to[d] = otherwise;
+    for (int64_t i = 0; i < count && image; i++) {
+        const int64_t d = axes[i] < 0 ? axes[i] + x.rank : axes[i];
+        if (d >= 2)
+            to[d - 2] = number[i];
+        else
+            image = number[i] == other[d];
+    }
+    free(number);
+    return image;
+}
+
+static bool read_sizes(const onnx_call *call, wf_resize_opts *opts)
+{
+    const wf_shape x = onnx_whole_shape(call->in[0]);
+    double size[3];
+    if (!read_axes(call, 3, (const double[]){(double)x.dim[0], (double)x.dim[1]}, 0, size))
+        return false;
+    for (int d = 0; d < x.rank - 2; d++)
+        opts->size[d] = (int64_t)size[d];
+    return true;
+}
+
+static bool read_resize_scales(const onnx_call *call, wf_resize_opts *opts)
+{
+    const wf_shape x = onnx_whole_shape(call->in[0]);
+    double scale[3];
+    if (!read_axes(call, 2, (const double[]){1, 1}, 1, scale))
+        return false;
+    for (int d = 0; d < x.rank - 2; d++) {
+        const double length = floor(scale[d] * (double)x.dim[2 + d]);
+        /* Places by sizes are exact, where both are the same. */
+        if (opts->places == WF_PLACES_ALIGNED || length == scale[d] * (double)x.dim[2 + d])
+            opts->size[d] = (int64_t)length;
+        else
+            opts->scale[d] = scale[d];
+    }
+    return true;
+}
+
+/* The mode, the places and the rounding, as far as the layer has them. */
+static bool read_resize_modes(const onnx_call *call, wf_resize_opts *o)
+{
+    const char *coordinates = "coordinate_transformation_mode";
+    const bool nearest = !onnx_find(call, "mode") || onnx_word_is(call, "mode", "nearest");
+    o->mode = nearest ? WF_RESIZE_NEAREST : onnx_word_is(call, "mode", "linear") ? WF_RESIZE_LINEAR : WF_RESIZE_CUBIC;
+    if (!onnx_find(call, coordinates) || onnx_word_is(call, coordinates, "half_pixel"))
+        o->places = WF_PLACES_CENTRES;
+    else if (onnx_word_is(call, coordinates, "align_corners"))
+        o->places = WF_PLACES_ALIGNED;
+    else if (onnx_word_is(call, coordinates, "asymmetric"))
+        o->places = WF_PLACES_LEFT;
+    else if (nearest && onnx_word_is(call, coordinates, "tf_half_pixel_for_nn") && !onnx_find(call, "nearest_mode")) {
+        /* The nearest of places that are half an element farther. */
+        o->places = WF_PLACES_CENTRES;
+        o->rounding = WF_ROUND_UP;
+        return true;
+    } else
+        return false;
+    if (nearest)
+        o->rounding = onnx_word_is(call, "nearest_mode", "floor")               ? WF_ROUND_DOWN
+                      : onnx_word_is(call, "nearest_mode", "ceil")              ? WF_ROUND_UP
+                      : onnx_word_is(call, "nearest_mode", "round_prefer_ceil") ? WF_ROUND_HALF_UP
+                                                                                : WF_ROUND_HALF_DOWN;
+    if (o->mode == WF_RESIZE_CUBIC)
+        o->cubic = onnx_real(call, "cubic_coeff_a", -0.75);
+    return onnx_int(call, "exclude_outside", 0) == 0 && onnx_int(call, "antialias", 0) == 0 &&
+           !onnx_find(call, "keep_aspect_ratio_policy");
+}
+
 static wf_var *say_resize(onnx_call *call)
 {
-    double scale[WF_MAX_RANK];
-    const char *coordinates = "coordinate_transformation_mode";
-    const bool half = !onnx_find(call, coordinates) || onnx_word_is(call, coordinates, "half_pixel");
-    const bool corners = onnx_word_is(call, coordinates, "align_corners"),
-               linear = onnx_word_is(call, "mode", "linear");
-    const bool nearest = !onnx_find(call, "mode") || onnx_word_is(call, "mode", "nearest");
-    if (!read_scales(call, 2, scale) ||
-        !(linear ? half || corners : nearest && half && !onnx_find(call, "nearest_mode")))
+    wf_resize_opts opts = {0};
+    if (!read_resize_modes(call, &opts) || (!read_sizes(call, &opts) && !read_resize_scales(call, &opts)))
         return NULL;
-    return upsample(
-        call, scale,
-        (wf_upsample_opts){.mode = linear ? WF_UPSAMPLE_LINEAR : WF_UPSAMPLE_NEAREST, .align_corners = corners});
+    const onnx_run *run = call->run;
+    wf_layer *layer = run->mesh ? wf_spatial_resize(run->mesh, opts) : wf_resize(run->ctx, opts);
+    return wf_apply(onnx_layer(call, layer), call->in[0]);
+}
+
+/* Pads of more than half a window, which no layer takes, are put around x. */
+static wf_var *put_zeros(wf_var *x, windows *w)
+{
+    int64_t lo[WF_MAX_RANK] = {0}, hi[WF_MAX_RANK] = {0};
+    for (int d = 0; d < w->nd; d++) {
+        if (2 * (w->lo[d] > w->hi[d] ? w->lo[d] : w->hi[d]) <= w->dilation[d] * (w->kernel[d] - 1) + 1)
+            continue;
+        lo[2 + d] = w->lo[d];
+        hi[2 + d] = w->hi[d];
+        w->lo[d] = w->hi[d] = 0;
+    }
+    return wf_pad(x, lo, hi, (wf_boundary){0});
+}
+
+/* The absolute values count, as in the layer. */
+static wf_var *say_lp_pool(onnx_call *call)
+{
+    static wf_layer *(*const make[3])(wf_ctx *, double, wf_pool_opts) = {wf_lp_pool1d, wf_lp_pool2d, wf_lp_pool3d};
+    windows w = read_windows(call, onnx_whole_shape(call->in[0]), NULL);
+    wf_var *x = put_zeros(call->in[0], &w);
+    wf_layer *layer = make[w.nd - 1](call->run->ctx, (double)onnx_int(call, "p", 2), pool_opts(call, &w));
+    if (layer && call->run->mesh && wf_parallelize(layer, call->run->mesh, WF_PARALLEL_SPATIAL) != WF_OK)
+        return NULL;
+    return wf_apply(onnx_layer(call, layer), x);
 }
 
 const onnx_operator onnx_windows[] = {{"Conv", say_conv, ONNX_IMAGES},
@@ -294,4 +397,5 @@ const onnx_operator onnx_windows[] = {{"Conv", say_conv, ONNX_IMAGES},
                                       {"GlobalAveragePool", say_global_average_pool, ONNX_CHANNELS},
                                       {"Upsample", say_upsample, ONNX_CHANNELS},
                                       {"Resize", say_resize, ONNX_CHANNELS},
+                                      {"LpPool", say_lp_pool, ONNX_CHANNELS},
                                       {0}};
