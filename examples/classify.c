@@ -106,6 +106,9 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
         snprintf(complaint, sizeof complaint, "--model %.100s: should be one of %s", s->model, classifier_names());
     else if (s->optimizer && strcmp(s->optimizer, "sgd") != 0 && strcmp(s->optimizer, "adamw") != 0)
         snprintf(complaint, sizeof complaint, "--optimizer %.100s: should be sgd or adamw", s->optimizer);
+    else if (c->transformer && strcmp(s->how.how, "data") != 0 && strcmp(s->how.how, "channel") != 0)
+        snprintf(complaint, sizeof complaint, "--parallel %.100s: %s can be split by data or channel (heads)",
+                 s->how.how, c->name);
     else if (!s->optimizer)
         s->optimizer = c->adamw ? "adamw" : "sgd";
     example_agree(comm, *complaint ? complaint : NULL);
@@ -340,7 +343,11 @@ static wf_layer *model_for(wf_comm *comm, settings *s, const classifier *c, wf_d
     WF_MUST(wf_dataset_info_get(images, &info));
     WF_MUST(wf_dataset_info_get(others, &test));
     s->size = choose_size(s, c, images);
-    const classifier_opts o = {.size = s->size, .classes = info.classes, .width = s->width, .patch = s->patch};
+    const classifier_opts o = {.size = s->size,
+                               .classes = info.classes,
+                               .width = s->width,
+                               .patch = s->patch,
+                               .heads = strcmp(s->how.how, "channel") == 0 ? s->how.mesh : NULL};
     char complaint[512] = "";
     if (test.classes > info.classes)
         snprintf(complaint, sizeof complaint, "images of %lld classes to test on, and of %lld to train on",
@@ -375,7 +382,9 @@ int main(int argc, char **argv)
                                WF_SHAPE(s.batch, c->channels, s.size, s.size), c->can);
     }
     s.batch = parallel_batch(&s.how, comm, s.batch);
-    parallel_model(&s.how, comm, t.model);
+    if (!c->transformer || s.how.plan)
+        parallel_model(&s.how, comm, t.model);
+    example_check(comm, wf_check(t.model));
     if (s.weights)
         example_check(comm, wf_load(t.model, s.weights));
     t.train = batches(comm, images, &s, c, true);

@@ -46,7 +46,8 @@ static wf_layer *vit_new(wf_ctx *ctx, int which, const classifier_opts *o)
                                .image = o->size,
                                .patch = vit_patch(o),
                                .features = o->width,
-                               .classes = o->classes});
+                               .classes = o->classes,
+                               .mesh = o->heads});
 }
 
 static wf_layer *vgg_new(wf_ctx *ctx, int which, const classifier_opts *o)
@@ -62,20 +63,20 @@ static wf_layer *mnist_new(wf_ctx *ctx, int which, const classifier_opts *o)
 #define CONVOLUTIONS (WF_PLANNER_CHANNEL | WF_PLANNER_SPATIAL | WF_PLANNER_RECOMPUTE)
 
 static const classifier classifiers[] = {
-    {"resnet18", 3, 0, false, CONVOLUTIONS, resnet_new, RESNET_18},
-    {"resnet34", 3, 0, false, CONVOLUTIONS, resnet_new, RESNET_34},
-    {"resnet50", 3, 0, false, CONVOLUTIONS, resnet_new, RESNET_50},
-    {"resnet101", 3, 0, false, CONVOLUTIONS, resnet_new, RESNET_101},
-    {"resnet152", 3, 0, false, CONVOLUTIONS, resnet_new, RESNET_152},
-    {"convnext-t", 3, 0, true, CONVOLUTIONS, convnext_new, CONVNEXT_TINY},
-    {"convnext-s", 3, 0, true, CONVOLUTIONS, convnext_new, CONVNEXT_SMALL},
-    {"convnext-b", 3, 0, true, CONVOLUTIONS, convnext_new, CONVNEXT_BASE},
-    {"convnext-l", 3, 0, true, CONVOLUTIONS, convnext_new, CONVNEXT_LARGE},
-    {"vit-ti", 3, 0, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_TINY},
-    {"vit-s", 3, 0, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_SMALL},
-    {"vit-b", 3, 0, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_BASE},
-    {"vgg16", 3, 0, false, CONVOLUTIONS, vgg_new, 0},
-    {"mnist-conv", 1, 28, true, CONVOLUTIONS, mnist_new, 0},
+    {"resnet18", 3, 0, false, false, CONVOLUTIONS, resnet_new, RESNET_18},
+    {"resnet34", 3, 0, false, false, CONVOLUTIONS, resnet_new, RESNET_34},
+    {"resnet50", 3, 0, false, false, CONVOLUTIONS, resnet_new, RESNET_50},
+    {"resnet101", 3, 0, false, false, CONVOLUTIONS, resnet_new, RESNET_101},
+    {"resnet152", 3, 0, false, false, CONVOLUTIONS, resnet_new, RESNET_152},
+    {"convnext-t", 3, 0, false, true, CONVOLUTIONS, convnext_new, CONVNEXT_TINY},
+    {"convnext-s", 3, 0, false, true, CONVOLUTIONS, convnext_new, CONVNEXT_SMALL},
+    {"convnext-b", 3, 0, false, true, CONVOLUTIONS, convnext_new, CONVNEXT_BASE},
+    {"convnext-l", 3, 0, false, true, CONVOLUTIONS, convnext_new, CONVNEXT_LARGE},
+    {"vit-ti", 3, 0, true, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_TINY},
+    {"vit-s", 3, 0, true, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_SMALL},
+    {"vit-b", 3, 0, true, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_BASE},
+    {"vgg16", 3, 0, false, false, CONVOLUTIONS, vgg_new, 0},
+    {"mnist-conv", 1, 28, false, true, CONVOLUTIONS, mnist_new, 0},
 };
 enum { CLASSIFIERS = sizeof classifiers / sizeof *classifiers };
 

@@ -10,13 +10,15 @@ typedef struct classifier_opts {
     int64_t width;   /* channels of the first stage, features of a ViT's tokens; default the network's own */
     int64_t
         patch; /* of a ConvNeXt's or a ViT's first layer; default 4 and 16, for images of at most 64 pixels 2 and 4 */
-    double drop_path; /* of a ConvNeXt; default the network's own, WF_ZERO: none */
+    const wf_mesh *heads; /* over its channel axis a ViT's heads are cut; NULL: none */
+    double drop_path;     /* of a ConvNeXt; default the network's own, WF_ZERO: none */
 } classifier_opts;
 
 typedef struct classifier {
     const char *name;
     int64_t channels; /* of the images */
     int64_t size;     /* the only one that it takes; 0: any */
+    bool transformer; /* cut by samples and heads; the others by wf_parallelize */
     bool adamw;       /* usually trained by AdamW; else by SGD with momentum */
     unsigned can;     /* how it may be shared: a sum of wf_planner_can */
     wf_layer *(*make)(wf_ctx *ctx, int which, const classifier_opts *o);

@@ -35,7 +35,8 @@ wf_layer *vit(wf_ctx *ctx, vit_opts o)
                                              .heads = o.heads ? o.heads : sizes[o.size].heads,
                                              .dropout = o.dropout,
                                              .eps = 1e-6,
-                                             .w_init = initial};
+                                             .w_init = initial,
+                                             .mesh = o.mesh};
     wf_layer *model = wf_sequential(
         ctx, WF_LAYERS(wf_conv2d(ctx, patches), wf_lambda(ctx, tokens_of),
                        wf_class_token(ctx, (wf_class_token_opts){.features = features}),

@@ -21,6 +21,8 @@ typedef struct vit_opts {
     int64_t features, heads; /* default those of the size: 192 and 3, 384 and 6, 768 and 12 */
     int blocks;              /* default 12 */
     double dropout;
+    const wf_mesh
+        *mesh; /* heads and hidden features are cut over its channel axis (layers/transformer.h); NULL: serial */
 } vit_opts;
 
 /* [N,channels,image,image] -> scores [N,classes]. */

@@ -39,6 +39,7 @@ same "$ranks" "$convnext --parallel channel"
 vit="--model vit-ti --width 12 --limit 64 --epochs 2"
 should=$(run 1 "$vit --batch 64")
 same "$ranks" "$vit --batch $((64 / ranks))"
+same "$ranks" "$vit --batch 64 --parallel channel"
 
 # A run that ends after its first step, and goes on.
 resnet="--model resnet18 --width 4 --limit 64 --batch 16 --lr 1 --epochs 2"
@@ -78,4 +79,5 @@ refused() {
         fail "classify $2: $(cat "$work/out")"
 }
 refused '--model alexnet: should be one of resnet18, ' "--model alexnet"
+refused '--parallel spatial: vit-ti can be split by data or channel' "--model vit-ti --parallel spatial"
 refused '--model vit-ti: images of 30 pixels: should be a multiple of the patch, 4' "--model vit-ti --size 30"
