@@ -18,14 +18,18 @@ typedef struct wf_attention_grid {
  *
  * i and j of a causal mask, of lengths and of a bias without an index are places among all tokens, of which the arrays
  * hold those from first_query and first_key on. The number of keys that a call computes with is free: results of parts
- * of the keys are joined by their lse. */
+ * of the keys are joined by their lse, forward where `joins`; backward of a part takes y and lse of all keys. */
 typedef struct wf_attention_args {
     int64_t heads;
     double scale;
-    const wf_array *q, *k, *v;           /* [N,T,heads D], [N,S,heads D], [N,S,heads E] */
-    const wf_array *y, *lse;             /* [N,T,heads E]; wide [N,heads,T]: the logarithm of the sum of exp(s) */
-    const wf_array *dy;                  /* y's shape */
-    const wf_array *dq, *dk, *dv;        /* of q, k, v; NULL: not wanted */
+    const wf_array *q, *k, *v;    /* [N,T,heads D], [N,S,heads D], [N,S,heads E] */
+    const wf_array *y;            /* [N,T,heads E]; forward's of q's type or wide, backward's of q's type */
+    const wf_array *lse;          /* wide [N,heads,T]: the logarithm of the sum of exp(s) */
+    const wf_array *dy;           /* y's shape */
+    const wf_array *dq, *dk, *dv; /* of q, k, v, all of q's type or all wide; NULL: not wanted */
+    bool joins; /* forward: y and lse hold the result of other keys, and become that of both; y is 0 where lse is
+                   -infinity */
+    bool adds;  /* backward: gradients are added to what dq, dk, dv and dbias hold */
     const wf_array *bias;                /* wide [rows,heads]; NULL: 0 */
     const wf_array *index;               /* i32 [T,S], entries in [0, rows), else WF_ERR_ARGUMENT, of the forward slot:
                                             the row of bias. NULL: rows is odd, and the row is j - i + rows / 2, cut

@@ -26,6 +26,9 @@ typedef struct wf_attention_opts {
      * Another row is WF_ERR_ARGUMENT; on a GPU the next read to the host returns it. */
     wf_var *bias;
     const wf_tensor *bias_index;
+    /* For wf_attention_ring: a rank computes with the k-th first and the k-th last of 2 P blocks of tokens, so that
+     * ranks have equal work with a causal mask. q, k and v move there and y back: about 4 N T E / P numbers more. */
+    bool paired;
 } wf_attention_opts;
 
 /* y[i] = sum_j softmax_j(scale q[i] . k[j] + bias + mask) v[j] for each head: q [N,T,heads D], k [N,S,heads D] and v
@@ -49,6 +52,13 @@ wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
  * wrong one is an error of all ranks before anything is sent. Collective over that axis. Where no axis cuts tokens:
  * wf_attention. */
 WF_PLACED wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
+/* wf_attention_by_heads as a ring: a rank keeps its queries; blocks of keys and values go from rank to rank while it
+ * computes with the one at hand, and results are joined by their logarithmic sums. Of p ranks each sends 2 (p-1) N S E
+ * / p numbers in forward, and in backward as many and p/(p-1) as many of f32 (of f64 for f64) again for the gradients
+ * of k and v. Any number of heads. No rank ever holds more than two blocks beside its own. Options are those of whole
+ * tokens; a mask may have heads. Equal to wf_attention but for the order of sums, which is fixed for a number of ranks.
+ * Collective over that axis. */
+WF_PLACED wf_var *wf_attention_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
 
 #ifdef __cplusplus
 }

@@ -25,6 +25,17 @@ static forward_room split_room(const attention_job *job, int64_t worker)
     return r;
 }
 
+/* The result of other keys is that of one key, of score lse and value y. */
+static void join_block(const attention_job *job, const attention_block *b, forward_room *r)
+{
+    const float *const lse = (const float *)job->a->lse->data + (b->n * job->a->heads + b->h) * job->z.t + b->i;
+    wf_attention_turn(job, job->a->y, b, 1, r->sums);
+    for (int64_t i = 0; i < b->count; i++) {
+        r->most[i] = lse[i];
+        r->sum[i] = lse[i] == -INFINITY ? 0.0F : 1.0F;
+    }
+}
+
 /* Scores become exp(score - maximum so far); fade is what earlier sums are multiplied by. */
 static void soften(forward_room *r, int64_t count)
 {
@@ -105,6 +116,8 @@ static void forward_block(const attention_job *job, int64_t unit, int64_t blocks
     const attention_block b = wf_attention_block(job, row / job->a->heads, row % job->a->heads, unit % blocks * LANES);
     forward_room r = split_room(job, worker);
     wf_attention_turn(job, job->a->q, &b, (float)job->a->scale, r.queries);
+    if (job->a->joins)
+        join_block(job, &b, &r);
     for (int64_t first = 0; first < b.reach; first += KEYS) {
         const int64_t count = wf_cpu_min(KEYS, b.reach - first);
         const attention_rows keys = wf_attention_rows(job, job->a->k, b.n, b.h, first, count, r.rows);

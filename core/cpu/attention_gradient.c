@@ -181,9 +181,10 @@ static void put_row(const attention_job *job, const wf_array *to, const attentio
 {
     const int64_t all = to->shape.dim[2], each = all / job->a->heads;
     const int64_t at = (b->n * to->shape.dim[1] + t) * all + b->h * each;
-    float *const row = wf_cpu_place(to, at, each, false, room);
+    const bool adds = job->a->adds;
+    float *const row = wf_cpu_place(to, at, each, adds, room);
     for (int64_t c = 0; c < each; c++)
-        row[c] = scale * from[c * step];
+        row[c] = scale * from[c * step] + (adds ? row[c] : 0);
     wf_cpu_put(to, at, each, room);
 }
 
@@ -269,7 +270,7 @@ static void fold_bias(const wf_attention_args *args, const double *part)
             double sum = 0;
             for (int64_t n = 0; n < z.n; n++)
                 sum += part[(n * heads + h) * rows + row];
-            to[row * heads + h] = (float)sum;
+            to[row * heads + h] = (float)(args->adds ? to[row * heads + h] + sum : sum);
         }
 }
 

@@ -154,14 +154,17 @@ __device__ W spread_sum(W v, const T *x, int64_t step, int64_t count, int64_t c,
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-template <class T> struct attention_forward : attention_map {
+/* R: the type of results, T or wide. */
+template <class T, class R> struct attention_forward : attention_map {
     attention_set<T> s;
-    T *out;
+    R *out;
+    bool joins;
 
-    __device__ wide<T> log_sum(const attention_place &p, int64_t reach, int lane) const
+    /* `before`, lse of other keys, counts as a score of the first lane. */
+    __device__ wide<T> log_sum(const attention_place &p, int64_t reach, int lane, wide<T> before) const
     {
         using W = wide<T>;
-        W top = -(W)INFINITY, sum = 0;
+        W top = lane == 0 ? before : -(W)INFINITY, sum = top == -(W)INFINITY ? 0 : 1;
         for (int64_t j = lane; j < reach; j += 32) {
             const W v = score_of(s, p.n, p.h, p.at, j);
             if (v == -(W)INFINITY)
@@ -181,9 +184,10 @@ template <class T> struct attention_forward : attention_map {
             return;
         const attention_place p = place_of(row, s.a.heads, s.z.t);
         const int64_t reach = reach_of(s, p.n, p.at), step = s.a.heads * s.z.e;
-        const W lse = log_sum(p, reach, lane);
+        const W before = joins ? s.lse[row] : -(W)INFINITY, lse = log_sum(p, reach, lane, before);
         const T *const v = row_of(s.v, p.n, p.h, 0, s.z.s, s.a.heads, s.z.e);
-        T *const y = out + (row_of(s.y, p.n, p.h, p.at, s.z.t, s.a.heads, s.z.e) - s.y);
+        R *const y = const_cast<R *>(row_of(out, p.n, p.h, p.at, s.z.t, s.a.heads, s.z.e));
+        const W fade = before == -(W)INFINITY ? (W)0 : exp(before - lse);
         if (lane == 0)
             s.lse[row] = lse;
         for (int64_t c = lane; c - lane < s.z.e; c += 32) {
@@ -195,19 +199,25 @@ template <class T> struct attention_forward : attention_map {
                 sum += spread_sum(weight, v + j * step, step, reach - j, c, s.z.e);
             }
             if (c < s.z.e)
-                narrow(sum, y + c);
+                narrow(joins ? fade * widen(y[c]) + sum : sum, y + c);
         }
     }
 };
+
+template <class T, class R> static wf_status forward_of(wf_ctx *ctx, const wf_attention_args *args)
+{
+    attention_forward<T, R> f = {};
+    WF_TRY(set_of(ctx, args, &f.s));
+    f.out = out_of<R>(args->y);
+    f.joins = args->joins;
+    return row_map(ctx, warps_for(f.s.z.n * args->heads * f.s.z.t), f);
+}
 
 wf_status wf_cuda_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
 {
     return of_float(args->q->dtype, [&](auto zero) {
         using T = decltype(zero);
-        attention_forward<T> f = {};
-        WF_TRY(set_of(ctx, args, &f.s));
-        f.out = out_of<T>(args->y);
-        return row_map(ctx, warps_for(f.s.z.n * args->heads * f.s.z.t), f);
+        return args->y->dtype == args->q->dtype ? forward_of<T, T>(ctx, args) : forward_of<T, wide<T>>(ctx, args);
     });
 }
 
@@ -233,9 +243,15 @@ __device__ attention_pair<wide<T>> pair_of(const attention_set<T> &s, int64_t n,
     return attention_pair<W>{p * keep, p * (keep * product_of(dy, v, s.z.e) - product_of(dy, y, s.z.e))};
 }
 
-template <class T> struct attention_queries : attention_map {
+template <class W, class R> __device__ void put_gradient(bool adds, W v, R *to)
+{
+    narrow(adds ? widen(*to) + v : v, to);
+}
+
+template <class T, class R> struct attention_queries : attention_map {
     attention_set<T> s;
-    T *dq;
+    R *dq;
+    bool adds;
     __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
     {
         using W = wide<T>;
@@ -244,7 +260,7 @@ template <class T> struct attention_queries : attention_map {
         const attention_place p = place_of(row, s.a.heads, s.z.t);
         const int64_t reach = reach_of(s, p.n, p.at), step = s.a.heads * s.z.d;
         const T *const k = row_of(s.k, p.n, p.h, 0, s.z.s, s.a.heads, s.z.d);
-        T *const to = dq + (row_of(s.q, p.n, p.h, p.at, s.z.t, s.a.heads, s.z.d) - s.q);
+        R *const to = dq + (row_of(s.q, p.n, p.h, p.at, s.z.t, s.a.heads, s.z.d) - s.q);
         for (int64_t c = lane; c - lane < s.z.d; c += 32) {
             W sum = 0;
             for (int64_t j = 0; j < reach; j += 32) {
@@ -252,14 +268,15 @@ template <class T> struct attention_queries : attention_map {
                 sum += spread_sum(ds, k + j * step, step, reach - j, c, s.z.d);
             }
             if (c < s.z.d)
-                narrow((W)s.a.scale * sum, to + c);
+                put_gradient(adds, (W)s.a.scale * sum, to + c);
         }
     }
 };
 
-template <class T> struct attention_keys : attention_map {
+template <class T, class R> struct attention_keys : attention_map {
     attention_set<T> s;
-    T *dk, *dv;
+    R *dk, *dv; /* NULL: not wanted */
+    bool adds;
     __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
     {
         using W = wide<T>;
@@ -281,9 +298,9 @@ template <class T> struct attention_keys : attention_map {
                 of_value += spread_sum(pair.p, dy + i * heads * e, heads * e, s.z.t - i, c, e);
             }
             if (dk && c < d)
-                narrow((W)s.a.scale * of_key, dk + key + c);
+                put_gradient(adds, (W)s.a.scale * of_key, dk + key + c);
             if (dv && c < e)
-                narrow(of_value, dv + value + c);
+                put_gradient(adds, of_value, dv + value + c);
         }
     }
 };
@@ -292,6 +309,7 @@ template <class T> struct attention_keys : attention_map {
 template <class T> struct attention_bias : attention_map {
     attention_set<T> s;
     wide<T> *dbias;
+    bool adds;
     __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
     {
         if (row < 0)
@@ -310,14 +328,39 @@ template <class T> struct attention_bias : attention_map {
         }
         sum = group_sum(sum, 32);
         if (lane == 0)
-            dbias[row] = (wide<T>)sum;
+            dbias[row] = (wide<T>)(adds ? dbias[row] + sum : sum);
     }
 };
 
-/* NULL: not wanted. */
-template <class T> static T *wanted_of(const wf_array *a)
+template <class R> static R *wanted_of(const wf_array *a)
 {
-    return a ? out_of<T>(a) : nullptr;
+    return a ? out_of<R>(a) : nullptr;
+}
+
+template <class T, class R>
+static wf_status gradients_of(wf_ctx *ctx, const wf_attention_args *args, const attention_set<T> &s)
+{
+    attention_queries<T, R> queries = {};
+    queries.s = s;
+    queries.dq = wanted_of<R>(args->dq);
+    queries.adds = args->adds;
+    if (args->dq)
+        WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.t), queries));
+    attention_keys<T, R> keys = {};
+    keys.s = s;
+    keys.dk = wanted_of<R>(args->dk);
+    keys.dv = wanted_of<R>(args->dv);
+    keys.adds = args->adds;
+    if (args->dk || args->dv)
+        WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.s), keys));
+    return WF_OK;
+}
+
+/* Gradients are wide although q is not. */
+static bool widens(const wf_attention_args *args)
+{
+    const wf_array *const any = args->dq ? args->dq : args->dk ? args->dk : args->dv;
+    return any && any->dtype != args->q->dtype;
 }
 
 wf_status wf_cuda_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
@@ -326,22 +369,16 @@ wf_status wf_cuda_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
         using T = decltype(zero);
         attention_set<T> s;
         WF_TRY(set_of(ctx, args, &s));
-        attention_queries<T> queries = {};
-        queries.s = s;
-        queries.dq = wanted_of<T>(args->dq);
-        if (args->dq)
-            WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.t), queries));
-        attention_keys<T> keys = {};
-        keys.s = s;
-        keys.dk = wanted_of<T>(args->dk);
-        keys.dv = wanted_of<T>(args->dv);
-        if (args->dk || args->dv)
-            WF_TRY(row_map(ctx, warps_for(s.z.n * args->heads * s.z.s), keys));
+        if (widens(args))
+            WF_TRY((gradients_of<T, wide<T>>(ctx, args, s)));
+        else
+            WF_TRY((gradients_of<T, T>(ctx, args, s)));
         if (!args->dbias)
             return WF_OK;
         attention_bias<T> bias = {};
         bias.s = s;
         bias.dbias = out_of<wide<T>>(args->dbias);
+        bias.adds = args->adds;
         return row_map(ctx, warps_for(s.z.rows * args->heads), bias);
     });
 }

@@ -109,11 +109,20 @@ static double log_sum(const double *score, int64_t s)
     return most + log(sum);
 }
 
+/* The logarithm of exp(a) + exp(b). */
+static double join_logs(double a, double b)
+{
+    const double most = a > b ? a : b;
+    return most == -INFINITY ? most : most + log(exp(a - most) + exp(b - most));
+}
+
 static void attend_query(const score_rows *o, int64_t n, int64_t h, int64_t i, double *y, double *lse)
 {
+    const double before = o->a->joins ? *lse : -INFINITY;
     score_row(o, n, h, i);
-    *lse = log_sum(o->score, o->z.s);
-    memset(y, 0, (size_t)o->z.e * sizeof *y);
+    *lse = join_logs(before, log_sum(o->score, o->z.s));
+    for (int64_t c = 0; c < o->z.e; c++)
+        y[c] = before == -INFINITY ? 0 : y[c] * exp(before - *lse);
     for (int64_t j = 0; j < o->z.s; j++) {
         if (o->score[j] == -INFINITY)
             continue;
@@ -128,7 +137,7 @@ wf_status wf_ref_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
 {
     wf_ref_frame frame = wf_ref_begin(ctx);
     const score_rows o = read_rows(&frame, args);
-    double *const y = wf_ref_out(&frame, args->y, false), *const lse = wf_ref_out(&frame, args->lse, false);
+    double *const y = wf_ref_out(&frame, args->y, args->joins), *const lse = wf_ref_out(&frame, args->lse, args->joins);
     const int64_t each = args->heads * o.z.t;
     if (frame.status == WF_OK)
         frame.status = check_bias_rows(&o);
@@ -182,10 +191,10 @@ static void differentiate_query(const score_rows *o, const attention_grads *g, i
     }
 }
 
-static double *zeroed(wf_ref_frame *frame, const wf_array *a)
+static double *gradient_sums(wf_ref_frame *frame, const wf_array *a, bool adds)
 {
-    double *const v = wf_ref_out(frame, a, false);
-    if (v && frame->status == WF_OK)
+    double *const v = wf_ref_out(frame, a, adds);
+    if (v && !adds && frame->status == WF_OK)
         memset(v, 0, (size_t)wf_array_count(a) * sizeof *v);
     return v;
 }
@@ -196,10 +205,10 @@ wf_status wf_ref_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
     const score_rows o = read_rows(&frame, args);
     attention_grads g = {.y = wf_ref_in(&frame, args->y), .dy = wf_ref_in(&frame, args->dy)};
     g.lse = wf_ref_in(&frame, args->lse);
-    g.dq = zeroed(&frame, args->dq);
-    g.dk = zeroed(&frame, args->dk);
-    g.dv = zeroed(&frame, args->dv);
-    g.dbias = zeroed(&frame, args->dbias);
+    g.dq = gradient_sums(&frame, args->dq, args->adds);
+    g.dk = gradient_sums(&frame, args->dk, args->adds);
+    g.dv = gradient_sums(&frame, args->dv, args->adds);
+    g.dbias = gradient_sums(&frame, args->dbias, args->adds);
     const int64_t each = args->heads * o.z.t;
     for (int64_t r = 0; r < o.z.n * each && frame.status == WF_OK; r++)
         differentiate_query(&o, &g, r / each, r % each / o.z.t, r % o.z.t);

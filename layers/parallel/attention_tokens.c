@@ -6,8 +6,7 @@
 
 #include <stdlib.h>
 
-/* The axis that cuts dimension 1; -1: none. */
-static int token_axis(const wf_layout *layout)
+int wf_token_axis(const wf_layout *layout)
 {
     for (int a = 0; layout->known && a < WF_AXES; a++)
         if (layout->placement[a] == WF_SHARDED && layout->dim[a] == 1)
@@ -45,16 +44,16 @@ static const int64_t *head_bounds(const wf_layout *layout, int axis, int64_t hea
     return own;
 }
 
-/* All that ranks judge alike. */
-static wf_status check_shared(const wf_var *q, const wf_var *k, const wf_var *v, const wf_attention_opts *o)
+wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, const wf_var *v,
+                          const wf_attention_opts *o)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     const wf_layout *const layout = &q->value->layout, *const other = &k->value->layout;
     WF_TRY(wf_attention_check_heads(o));
-    WF_TRY(wf_function_check_pair("attention by heads", k, v, WF_ANY_FUNCTION));
-    WF_TRY(wf_function_check_layouts("attention by heads", k, v));
+    WF_TRY(wf_function_check_pair(what, k, v, WF_ANY_FUNCTION));
+    WF_TRY(wf_function_check_layouts(what, k, v));
     WF_CHECK(q->tape == k->tape, WF_ERR_ARGUMENT, "attention of variables of two tapes");
-    WF_CHECK(q->value->dtype == k->value->dtype, WF_ERR_DTYPE, "attention by heads takes equal types, not %s and %s",
+    WF_CHECK(q->value->dtype == k->value->dtype, WF_ERR_DTYPE, "%s takes equal types, not %s and %s", what,
              wf_dtype_name(q->value->dtype), wf_dtype_name(k->value->dtype));
     WF_CHECK(layout->global.rank == 3 && layout->global.dim[2] % o->heads == 0, WF_ERR_SHAPE,
              "attention of %lld heads: tokens %s, should be [N,T,E] with E a multiple", (long long)o->heads,
@@ -64,25 +63,25 @@ static wf_status check_shared(const wf_var *q, const wf_var *k, const wf_var *v,
     for (int a = 0; a < WF_AXES && alike; a++)
         alike = layout->placement[a] == other->placement[a] && layout->dim[a] == other->dim[a];
     WF_CHECK(alike, WF_ERR_SHAPE,
-             "attention by heads takes queries and keys [N,T,E] and [N,S,E] that the same axes cut, not (%s) and (%s)",
+             "%s takes queries and keys [N,T,E] and [N,S,E] that the same axes cut, not (%s) and (%s)", what,
              wf_layout_text(layout, left), wf_layout_text(other, right));
-    const int axis = token_axis(layout);
+    const int axis = wf_token_axis(layout);
     WF_CHECK(layout->bounds[axis] && other->bounds[axis] && !wf_layout_is_sharded(layout, 2), WF_ERR_SHAPE,
-             "attention by heads takes tokens that are cut at bounds which all ranks know, and whole features, not %s; "
-             "wf_redistribute it first",
-             wf_layout_text(layout, left));
+             "%s takes tokens that are cut at bounds which all ranks know, and whole features, not %s; wf_redistribute "
+             "it first",
+             what, wf_layout_text(layout, left));
     return WF_OK;
 }
 
-/* Before anything is sent; an option may be wrong on some ranks alone, and the others would wait. */
-static wf_status check_whole_options(const wf_var *q, const wf_var *k, const wf_attention_opts *o)
+/* An option may be wrong on some ranks alone, and the others would wait. */
+wf_status wf_tokens_check_opts(const wf_var *q, const wf_var *k, const wf_attention_opts *o, bool by_heads)
 {
     const wf_layout *const layout = &q->value->layout;
     const wf_attention_extent of = {.n = q->value->shape.dim[0],
-                                    .heads = 1,
+                                    .heads = by_heads ? 1 : o->heads,
                                     .t = layout->global.dim[1],
                                     .s = k->value->layout.global.dim[1],
-                                    .heads_cut = true};
+                                    .heads_cut = by_heads};
     return wf_comm_post_failure(wf_mesh_world(layout->mesh), wf_attention_check_opts(q, o, &of));
 }
 
@@ -90,7 +89,7 @@ static wf_status check_whole_options(const wf_var *q, const wf_var *k, const wf_
 
 /* Tensor number i of them. Row-major on every rank: an exchange must have one order, and wf_stack takes that of the
  * memory, which may be another one for a rank without tokens. */
-static wf_strided part_of(const wf_tensor *all, int64_t i)
+static wf_strided view_tensor(const wf_tensor *all, int64_t i)
 {
     wf_strided a = wf_tensor_strided(all);
     if (a.data)
@@ -112,7 +111,7 @@ static wf_status backward_joined(wf_node *node)
         bool add = false;
         wf_tensor *grad = wf_node_grad(node, i, &add);
         WF_NEED(grad);
-        const wf_strided from = part_of(dy, i), to = wf_tensor_strided(grad);
+        const wf_strided from = view_tensor(dy, i), to = wf_tensor_strided(grad);
         WF_TRY(dy->ctx->k->copy(dy->ctx, &from, &to, add));
     }
     return WF_OK;
@@ -127,7 +126,7 @@ static wf_var *join_tokens(wf_var *const *x, int count)
                              (int[]){-1, 0, 1, 2});
     wf_status status = y ? WF_OK : wf_error_code();
     for (int i = 0; i < count && status == WF_OK; i++) {
-        const wf_strided from = wf_tensor_strided(x[i]->value), to = part_of(y, i);
+        const wf_strided from = wf_tensor_strided(x[i]->value), to = view_tensor(y, i);
         status = y->ctx->k->copy(y->ctx, &from, &to, false);
     }
     return wf_function_finish(status, x[0]->tape, &(wf_node_spec){.op = &joined_op, .n_in = count, .in = x}, y);
@@ -142,7 +141,7 @@ static wf_status backward_taken(wf_node *node)
     WF_NEED(grad);
     if (!add) /* the others come later */
         WF_TRY(wf_tensor_fill(grad, 0));
-    const wf_strided from = wf_tensor_strided(dy), to = part_of(grad, *i);
+    const wf_strided from = wf_tensor_strided(dy), to = view_tensor(grad, *i);
     return dy->ctx->k->copy(dy->ctx, &from, &to, true);
 }
 
@@ -158,7 +157,7 @@ static wf_var *take_part(wf_var *all, int64_t i)
         wf_output("attention by heads", all, WF_SHAPE(s.dim[1], s.dim[2], s.dim[3]), WF_ROW_MAJOR, (int[]){1, 2, 3});
     wf_status status = y ? WF_OK : wf_error_code();
     if (status == WF_OK) {
-        const wf_strided from = part_of(all->value, i), to = wf_tensor_strided(y);
+        const wf_strided from = view_tensor(all->value, i), to = wf_tensor_strided(y);
         status = y->ctx->k->copy(y->ctx, &from, &to, false);
     }
     return wf_function_finish(
@@ -184,12 +183,12 @@ wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts
         return NULL;
     WF_TRY_NULL(wf_function_check("attention by heads", q, WF_ANY_FUNCTION));
     const wf_layout own = q->value->layout;
-    const int axis = token_axis(&own);
+    const int axis = wf_token_axis(&own);
     o.heads = o.heads == 0 ? 1 : o.heads;
     if (axis < 0)
         return wf_attention(q, k, v, o);
-    WF_TRY_NULL(check_shared(q, k, v, &o));
-    WF_TRY_NULL(check_whole_options(q, k, &o));
+    WF_TRY_NULL(wf_tokens_check("attention by heads", q, k, v, &o));
+    WF_TRY_NULL(wf_tokens_check_opts(q, k, &o, true));
     const int64_t *const bounds = head_bounds(&own, axis, o.heads);
     wf_var *const x[3] = {q, k, v};
     wf_var *part[3] = {0};

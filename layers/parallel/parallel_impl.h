@@ -5,6 +5,7 @@
 #include "comm/comm_author.h"
 #include "comm/mesh_author.h"
 #include "core/tensor_author.h"
+#include "layers/attention.h"
 #include "layers/form.h"
 #include "layers/layer_author.h"
 #include "layers/serial/serial_impl.h"
@@ -115,6 +116,17 @@ typedef struct wf_windows {
 wf_var *wf_windows_cut(wf_var *x, const int64_t length[2], const int64_t shift[2], wf_windows *windows);
 /* The image of such windows, in one exchange. Every rank has the part that it had. */
 wf_var *wf_windows_join(wf_var *y, const wf_windows *windows);
+/* Attention over tokens that an axis cuts (attention_tokens.c). */
+
+/* The axis that cuts dimension 1; -1: none. */
+int wf_token_axis(const wf_layout *layout);
+/* What all ranks judge alike of q, k and v, whose tokens are cut: types, layouts, heads. */
+wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, const wf_var *v,
+                          const wf_attention_opts *o) WF_NODISCARD;
+/* Options, which are those of whole tokens, before anything is sent: a wrong one on any rank is an error of all. By
+ * heads: a rank gets some heads. */
+wf_status wf_tokens_check_opts(const wf_var *q, const wf_var *k, const wf_attention_opts *o,
+                               bool by_heads) WF_NODISCARD;
 
 /* The convolution that a rank does on its part of the channels. */
 

@@ -4,14 +4,18 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct attention_case {
     int64_t n, heads, t, s, d, e;
     int64_t rows; /* of a bias; 0: none */
     int64_t first_query, first_key;
     bool index, mask, lengths, regions, causal;
-    bool shared;      /* one mask for all samples and heads */
-    unsigned without; /* bits of dq, dk and dv that are not wanted */
+    bool shared;        /* one mask for all samples and heads */
+    unsigned without;   /* bits of dq, dk and dv that are not wanted */
+    int64_t first_part; /* so many keys first, then the others; 0: all in one call. n is 1 */
+    bool adds;          /* to gradients that are there; with parts */
+    bool wide;          /* y, and gradients */
     double dropout, spread;
     wf_attention_grid grid;
     int64_t first_sample;
@@ -34,9 +38,14 @@ static wf_array wide_in(run *r, wf_shape shape, double lo, double hi)
     return run_in_of(r, run_wide(r), run_wide_round(r), shape, ROW, lo, hi);
 }
 
-static wf_array wide_out(run *r, wf_shape shape)
+static wf_array wide_out(run *r, wf_shape shape, bool keep)
 {
-    return run_out_of(r, run_wide(r), run_wide_round(r), shape, ROW, false);
+    return run_out_of(r, run_wide(r), run_wide_round(r), shape, ROW, keep);
+}
+
+static wf_array gradient_out(run *r, const attention_case *t, wf_shape shape)
+{
+    return t->wide ? wide_out(r, shape, t->adds) : run_out(r, shape, ROW, t->adds);
 }
 
 /* A mask that hides some keys and adds to the others. */
@@ -58,6 +67,64 @@ static wf_array mask_of(run *r, const attention_case *t, wf_strided *view)
     return a;
 }
 
+/* Keys [from, from + count) of those of `args`. */
+typedef struct key_part {
+    wf_attention_args args;
+    wf_array k, v, dk, dv;
+    wf_strided mask;
+    wf_random random;
+} key_part;
+
+static wf_array key_rows(const wf_array *a, int64_t from, int64_t count)
+{
+    wf_array part = *a;
+    part.shape.dim[1] = count;
+    part.data = (char *)a->data + from * a->shape.dim[2] * (int64_t)wf_dtype_size(a->dtype);
+    return part;
+}
+
+static void take_part(const wf_attention_args *args, int64_t from, int64_t count, key_part *p)
+{
+    p->args = *args;
+    p->k = key_rows(args->k, from, count);
+    p->v = key_rows(args->v, from, count);
+    p->args.k = &p->k;
+    p->args.v = &p->v;
+    p->args.first_key += from;
+    if (args->dk) {
+        p->dk = key_rows(args->dk, from, count);
+        p->dv = key_rows(args->dv, from, count);
+        p->args.dk = &p->dk;
+        p->args.dv = &p->dv;
+    }
+    if (args->mask) {
+        p->mask = *args->mask;
+        p->mask.dim[3] = count;
+        p->mask.data = (char *)p->mask.data + from * p->mask.stride[3] * (int64_t)wf_dtype_size(p->mask.dtype);
+        p->args.mask = &p->mask;
+    }
+    if (args->random) {
+        p->random = *args->random;
+        p->random.box.lo[3] += from;
+        p->args.random = &p->random;
+    }
+}
+
+/* The slot for all keys, or, but for the oracle in f64, for two parts of them whose results are joined. */
+static void call_parts(run *r, const attention_case *t, const wf_attention_args *args, bool backward)
+{
+    key_part p;
+    const int64_t all = t->first_part > 0 && (r->dtype != WF_F64 || strcmp(r->k->name, "ref") != 0) ? t->first_part : 0;
+    for (int i = 0; i < (all > 0 ? 2 : 1); i++) {
+        if (all > 0)
+            take_part(args, i == 0 ? 0 : all, i == 0 ? all : t->s - all, &p);
+        else
+            p.args = *args;
+        p.args.joins = i == 1 && !backward;
+        run_call(r, backward ? r->k->attention_backward(r->ctx, &p.args) : r->k->attention_forward(r->ctx, &p.args));
+    }
+}
+
 static void attention_body(run *r)
 {
     const attention_case *const t = r->args;
@@ -74,9 +141,11 @@ static void attention_body(run *r)
     const double spread = t->spread > 0 ? t->spread : 1;
     const wf_array q = run_in(r, qs, ROW, -spread, spread), k = run_in(r, ks, ROW, -1, 1);
     const wf_array v = run_in(r, vs, ROW, -1, 1), dy = run_in(r, ys, ROW, -1, 1);
-    const wf_array bias = wide_in(r, table, -1, 1), dbias = wide_out(r, table);
-    const wf_array y = run_out(r, ys, ROW, false), lse = wide_out(r, WF_SHAPE(t->n, t->heads, t->t));
-    const wf_array dq = run_out(r, qs, ROW, false), dk = run_out(r, ks, ROW, false), dv = run_out(r, vs, ROW, false);
+    const wf_array bias = wide_in(r, table, -1, 1), dbias = wide_out(r, table, t->adds);
+    const wf_array y = t->wide ? wide_out(r, ys, false) : run_out(r, ys, ROW, false),
+                   lse = wide_out(r, WF_SHAPE(t->n, t->heads, t->t), false);
+    const wf_array dq = gradient_out(r, t, qs), dk = gradient_out(r, t, ks), dv = gradient_out(r, t, vs);
+    const wf_array known = run_in(r, ys, ROW, -1, 1); /* any y serves for the gradients */
     const wf_array index = whole_numbers(r, WF_SHAPE(t->t, t->s), 0, t->rows > 0 ? t->rows - 1 : 0);
     const wf_array lengths = whole_numbers(r, WF_SHAPE(t->n), 0, t->first_key + t->s + 2);
     const int64_t groups = t->grid.rows > 0 ? t->grid.all_rows * t->grid.all_columns : 2;
@@ -105,15 +174,17 @@ static void attention_body(run *r)
                               .grid = t->grid,
                               .dropout = t->dropout,
                               .random = t->dropout > 0 ? &random : NULL};
-    run_call(r, r->k->attention_forward(r->ctx, &args));
+    call_parts(r, t, &args, false);
     run_result(r, &y, 4);
     run_result(r, &lse, 4);
+    args.y = t->wide ? &known : &y;
+    args.adds = t->adds;
     args.dy = &dy;
     args.dq = t->without & 1u ? NULL : &dq;
     args.dk = t->without & 2u ? NULL : &dk;
     args.dv = t->without & 4u ? NULL : &dv;
     args.dbias = t->rows > 0 ? &dbias : NULL;
-    run_call(r, r->k->attention_backward(r->ctx, &args));
+    call_parts(r, t, &args, true);
     const double sums = (double)(t->t > 64 ? t->t : 64) / 16 * spread;
     const wf_array *const grad[] = {args.dq, args.dk, args.dv};
     for (int i = 0; i < 3; i++)
@@ -173,6 +244,31 @@ static void attention(void)
         {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 1},
         {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 2 | 4, .rows = 3},
         {.n = 1, .heads = 2, .t = 6, .s = 7, .d = 3, .e = 5, .without = 1 | 4},
+        {.n = 1, .heads = 2, .t = 9, .s = 11, .d = 3, .e = 5, .adds = true, .rows = 3},
+        {.n = 1, .heads = 2, .t = 9, .s = 11, .d = 3, .e = 5, .adds = true, .first_part = 4, .mask = true, .rows = 3},
+        {.n = 1, .heads = 1, .t = 70, .s = 90, .d = 8, .e = 33, .adds = true, .first_part = 70, .wide = true},
+        {.n = 1,
+         .heads = 2,
+         .t = 70,
+         .s = 80,
+         .d = 2,
+         .e = 3,
+         .adds = true,
+         .first_part = 30,
+         .wide = true,
+         .causal = true,
+         .first_key = 5,
+         .dropout = 0.3},
+        {.n = 1,
+         .heads = 2,
+         .t = 9,
+         .s = 8,
+         .d = 2,
+         .e = 3,
+         .adds = true,
+         .first_part = 7,
+         .wide = true,
+         .lengths = true},
         {.n = 0, .heads = 2, .t = 5, .s = 7, .d = 4, .e = 4, .rows = 3},
         {.n = 2, .heads = 2, .t = 0, .s = 7, .d = 4, .e = 4, .rows = 3},
         {.n = 2, .heads = 2, .t = 5, .s = 0, .d = 4, .e = 4, .rows = 3},

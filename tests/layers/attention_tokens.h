@@ -18,10 +18,20 @@ typedef wf_var *token_form(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts op
 typedef struct token_case {
     const char *name;
     int64_t heads, t, s;
-    bool empty; /* the last rank has all tokens */
-    bool causal, bias, lengths, mask;
+    bool empty;                                /* the last rank has all tokens */
+    bool causal, bias, lengths, mask, regions; /* regions: with an index of the bias */
     double dropout;
 } token_case;
+
+static wf_tensor *token_numbers(int64_t rows, int64_t columns, int32_t most)
+{
+    int32_t host[MOST];
+    wf_tensor *t = wf_tensor_new(ctx, WF_I32, WF_SHAPE(rows, columns));
+    for (int64_t i = 0; i < rows * columns; i++)
+        host[i] = (int32_t)(i * i + i / 3) % most;
+    WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
+    return t;
+}
 
 /* Options of this rank's samples; tensors to be freed go to `own`. */
 static wf_attention_opts token_options(const token_case *c, int64_t first, int64_t n, wf_tensor **own)
@@ -41,6 +51,11 @@ static wf_attention_opts token_options(const token_case *c, int64_t first, int64
         values_set(own[1], host);
         o.mask = own[1];
     }
+    if (c->regions) {
+        o.query_regions = own[2] = token_numbers(2, c->t, 2);
+        o.key_regions = own[3] = token_numbers(2, c->s, 2);
+        o.bias_index = own[4] = token_numbers(c->t, c->s, 5);
+    }
     return o;
 }
 
@@ -49,7 +64,7 @@ static void attend_tokens(const wf_layout *layout, const token_case *c, token_fo
                           wf_tensor *const *x, token_outcome *to)
 {
     wf_var *leaf[3];
-    wf_tensor *own[3], *table = wf_tensor_new(ctx, WF_F64, WF_SHAPE(5, c->heads)), *made[2] = {0};
+    wf_tensor *own[3], *table = wf_tensor_new(ctx, WF_F64, WF_SHAPE(5, c->heads)), *made[5] = {0};
     double host[MOST];
     for (int i = 0; i < MOST; i++)
         host[i] = 0.1 * i;
@@ -76,7 +91,7 @@ static void attend_tokens(const wf_layout *layout, const token_case *c, token_fo
     WF_EXPECT_OK(wf_tape_reset(tape));
     for (int i = 0; i < 3; i++)
         wf_tensor_free(own[i]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 5; i++)
         wf_tensor_free(made[i]);
     wf_tensor_free(table);
 }
@@ -131,8 +146,15 @@ static const token_case token_cases[] = {
     {.name = "three heads", .heads = 3, .t = 7, .s = 7, .lengths = true, .mask = true},
     {.name = "four heads", .heads = 4, .t = 6, .s = 6, .causal = true},
     {.name = "more keys", .heads = 3, .t = 5, .s = 8, .dropout = 0.3, .bias = true},
+    {.name = "regions", .heads = 2, .t = 6, .s = 7, .regions = true, .bias = true},
     {.name = "fewer keys", .heads = 2, .t = 8, .s = 3, .empty = true, .causal = true, .lengths = true},
 };
+
+static wf_var *paired_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts)
+{
+    opts.paired = true;
+    return wf_attention_ring(q, k, v, opts);
+}
 
 static void tokens(void)
 {
@@ -143,9 +165,86 @@ static void tokens(void)
         wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high, .height = high});
         WF_EXPECT(mesh, "%s", wf_error_message());
         for (size_t i = 0; i < sizeof token_cases / sizeof *token_cases; i++)
-            compare_tokens(mesh, &token_cases[i], wf_attention_by_heads);
+            for (int form = 0; form < 3; form++)
+                compare_tokens(mesh, &token_cases[i],
+                               (token_form *const[]){wf_attention_by_heads, wf_attention_ring, paired_ring}[form]);
         wf_mesh_close(mesh);
     }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* --- on the fast kernels, which poll the exchange ------------------------------------------------------------------
+ */
+
+enum { EACH = 160, FLOATS = 8 * EACH * 16 };
+
+/* y and the gradients of q, k and v of EACH tokens a rank, as doubles; *sent: bytes of this rank, forward and back. */
+static void attend_floats(const wf_layout *layout, token_form *form, wf_dtype type, double (*to)[FLOATS],
+                          uint64_t *sent)
+{
+    static double host[FLOATS];
+    const wf_shape shape = WF_SHAPE(1, size * EACH, 16);
+    const wf_comm *group = layout ? wf_mesh_comm(layout->mesh, WF_AXIS_HEIGHT) : comm;
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_var *leaf[3], *x[3];
+    test_rng rng = {3};
+    for (int i = 0; i < 3; i++) {
+        for (int64_t j = 0; j < wf_shape_count(shape); j++)
+            host[j] = test_uniform(&rng, -1, 1);
+        wf_tensor *whole = wf_tensor_new(ctx, WF_F32, shape);
+        values_set(whole, host);
+        wf_tensor *part = layout ? wf_tensor_redistribute(whole, *layout) : wf_tensor_alias(whole);
+        leaf[i] = wf_leaf(tape, part);
+        x[i] = wf_cast(leaf[i], type);
+        wf_tensor_free(part);
+        wf_tensor_free(whole);
+    }
+    sent[0] = wf_comm_traffic(group).bytes_sent;
+    wf_var *y = form(x[0], x[1], x[2], (wf_attention_opts){.heads = 2, .causal = true});
+    sent[0] = wf_comm_traffic(group).bytes_sent - sent[0];
+    WF_EXPECT(y, "%s", wf_error_message());
+    y = wf_cast(y, WF_F32);
+    values_get(wf_value(y), to[0]);
+    sent[1] = wf_comm_traffic(group).bytes_sent;
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(y, y))));
+    sent[1] = wf_comm_traffic(group).bytes_sent - sent[1];
+    for (int i = 0; i < 3; i++)
+        values_get(wf_grad(leaf[i]), to[1 + i]);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tape_free(tape);
+}
+
+/* In f32 and bf16, with the bytes that a ring sends: blocks to the last rank but one, gradients once round. */
+static void ring_floats(void)
+{
+    static double serial[4][FLOATS], parallel[4][FLOATS];
+    static const wf_dtype types[] = {WF_F32, WF_BF16};
+    uint64_t sent[2];
+    comm = test_comm_open("flat", (wf_ctx_opts){.device = "cpu", .threads = 1});
+    ctx = wf_comm_ctx(comm);
+    size = wf_comm_size(comm);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
+    wf_layout layout;
+    WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(1, size * EACH, 16),
+                                (wf_layout_opts){.dim = {[WF_AXIS_HEIGHT] = WF_DIM(1)}}, &layout));
+    const int64_t first = wf_mesh_rank(mesh, WF_AXIS_HEIGHT) * EACH * 16;
+    for (int i = 0; i < 4; i++) {
+        const wf_dtype type = types[i / 2];
+        const uint64_t block = (uint64_t)(2 * EACH * 16) * wf_dtype_size(type), wide = (uint64_t)(2 * EACH * 16 * 4);
+        const uint64_t turns = (uint64_t)size - 1;
+        attend_floats(NULL, wf_attention, type, serial, sent);
+        attend_floats(&layout, i % 2 ? paired_ring : wf_attention_ring, type, parallel, sent);
+        for (int a = 0; a < 4; a++) {
+            const double off = test_distance(EACH * 16, parallel[a], serial[a] + first);
+            WF_EXPECT(off < (type == WF_F32 ? 1e-5 : 2e-2), "%s: array %d is off by %g", wf_dtype_name(type), a, off);
+        }
+        if (i % 2 == 0 && turns > 0)
+            WF_EXPECT(sent[0] == turns * block && sent[1] == turns * block + (turns + 1) * wide,
+                      "%s: %llu and %llu bytes, should be %llu and %llu", wf_dtype_name(type),
+                      (unsigned long long)sent[0], (unsigned long long)sent[1], (unsigned long long)(turns * block),
+                      (unsigned long long)(turns * block + (turns + 1) * wide));
+    }
+    wf_mesh_close(mesh);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
@@ -195,6 +294,7 @@ static void wrong_lengths(void)
     wf_tensor *lengths = wf_tensor_new(ctx, WF_I32, WF_SHAPE(wf_comm_rank(comm) == 0 ? 3 : 2));
     WF_EXPECT_OK(wf_tensor_fill(lengths, 1));
     wf_var *x = wf_input(tape, part);
+    WF_EXPECT_OK(wf_barrier(comm)); /* what fails here is the function under test */
     wf_var *y = wf_attention_by_heads(x, x, x, (wf_attention_opts){.heads = 3, .lengths = lengths});
     WF_EXPECT(!y && strstr(wf_error_message(), "lengths of shape [3], should be [2]"), "is \"%s\"", wf_error_message());
     wf_error_clear();
