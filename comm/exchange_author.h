@@ -50,10 +50,6 @@ wf_comm *wf_exchange_comm(const wf_exchange *exchange); /* borrowed */
 wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
 wf_status wf_exchange_poll(wf_exchange *exchange) WF_NODISCARD;
 wf_status wf_exchange_end(wf_exchange *exchange) WF_NODISCARD;
-/* Between the two, which lie between begin and end, kernels of the context poll the exchange between their pieces;
- * poll_end returns the first error of those polls. No other exchange may do the same meanwhile. Local. */
-void wf_exchange_poll_begin(wf_exchange *exchange);
-wf_status wf_exchange_poll_end(wf_exchange *exchange) WF_NODISCARD;
 /* The reverse: dy holds the need-box; its elements are added to dx, the have-box: this rank's own first, which begin
  * adds, then those of peers in their order, each in the order of its pieces, so the result is the same in every run.
  * What lies beyond a constant edge is left out. */

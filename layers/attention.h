@@ -8,6 +8,14 @@
 extern "C" {
 #endif
 
+/* How ranks that share tokens compute attention. */
+typedef enum wf_attention_cut {
+    WF_ATTENTION_CHEAPER = 0, /* what sends fewer bytes in a step of training; the ring if there are more ranks than
+                                 heads, of which some would have none */
+    WF_ATTENTION_BY_HEADS,    /* wf_attention_by_heads */
+    WF_ATTENTION_RING,        /* wf_attention_ring */
+} wf_attention_cut;
+
 /* Zero means the default. Tensors are read until backward, and must stay unchanged so long. */
 typedef struct wf_attention_opts {
     int64_t heads;  /* 1; neighbouring features belong to a head */
@@ -29,6 +37,7 @@ typedef struct wf_attention_opts {
     /* For wf_attention_ring: a rank computes with the k-th first and the k-th last of 2 P blocks of tokens, so that
      * ranks have equal work with a causal mask. q, k and v move there and y back: about 4 N T E / P numbers more. */
     bool paired;
+    wf_attention_cut cut; /* for wf_attention_tokens */
 } wf_attention_opts;
 
 /* y[i] = sum_j softmax_j(scale q[i] . k[j] + bias + mask) v[j] for each head: q [N,T,heads D], k [N,S,heads D] and v
@@ -59,6 +68,17 @@ WF_PLACED wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_atte
  * tokens; a mask may have heads. Equal to wf_attention but for the order of sums, which is fixed for a number of ranks.
  * Collective over that axis. */
 WF_PLACED wf_var *wf_attention_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
+/* wf_attention_by_heads or wf_attention_ring, as opts.cut says; a mask then has 1 in the place of heads. Collective
+ * over the axis that cuts tokens. Where none does: wf_attention. */
+WF_PLACED wf_var *wf_attention_tokens(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
+
+/* What wf_attention_tokens does. */
+typedef struct wf_attention_choice {
+    wf_attention_cut cut;     /* WF_ATTENTION_CHEAPER: no axis cuts tokens */
+    double by_heads, by_ring; /* bytes that a rank sends in a step of training, on average over the axis */
+} wf_attention_choice;
+/* The choice for q [N,T,E] and k [N,S,E], the same on all ranks. A variable of NULL has none. Local. */
+wf_attention_choice wf_attention_choose(const wf_var *q, const wf_var *k, const wf_attention_opts *opts);
 
 #ifdef __cplusplus
 }

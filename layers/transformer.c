@@ -9,13 +9,19 @@
 #include "layers/layerscale.h"
 #include "layers/parallel/parallel_impl.h"
 
+#include <stdio.h>
+
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
 typedef struct multihead_state {
     int64_t heads;
     bool causal;
     double dropout;
+    int64_t length; /* of rotary positions */
     const wf_mesh *mesh;
+    wf_attention_cut cut;
+    bool paired;
+    wf_attention_choice noted;                    /* in the layer's text */
     wf_layer *query, *key, *value, *out, *rotary; /* children; rotary may be NULL */
     wf_param *relative;                           /* NULL: none */
 } multihead_state;
@@ -23,6 +29,33 @@ typedef struct multihead_state {
 static wf_var *project(wf_layer *layer, wf_var *x)
 {
     return wf_apply_with(layer, &x, 1, wf_token_linear_local, NULL);
+}
+
+static void note_multihead(wf_layer *layer)
+{
+    static const char *const word[] = {[WF_ATTENTION_CHEAPER] = "the cheaper way",
+                                       [WF_ATTENTION_BY_HEADS] = "by heads",
+                                       [WF_ATTENTION_RING] = "as a ring"};
+    const multihead_state *s = layer->state;
+    const wf_attention_choice *c = &s->noted;
+    char tokens[128] = "";
+    if (c->cut != WF_ATTENTION_CHEAPER)
+        snprintf(tokens, sizeof tokens, ": %s (%.0f bytes a rank and step by heads, %.0f as a ring)", word[c->cut],
+                 c->by_heads, c->by_ring);
+    wf_layer_note(layer, "multihead of %lld heads, causal %d, dropout %g, rotary %lld; shared tokens %s%s%s",
+                  (long long)s->heads, s->causal, s->dropout, (long long)s->length, word[s->cut],
+                  s->paired ? ", paired" : "", tokens);
+}
+
+/* Once for each choice, which all ranks make alike. */
+static void note_choice(wf_layer *layer, const wf_var *q, const wf_var *k, const wf_attention_opts *o)
+{
+    multihead_state *s = layer->state;
+    const wf_attention_choice c = wf_attention_choose(q, k, o);
+    if (c.cut == s->noted.cut && c.by_heads == s->noted.by_heads)
+        return;
+    s->noted = c;
+    note_multihead(layer);
 }
 
 static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
@@ -40,9 +73,14 @@ static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
     wf_var *bias = s->relative && q ? wf_param_var(wf_var_tape(q), s->relative) : NULL;
     if (s->relative && !bias)
         return NULL;
-    wf_var *y = wf_attention(
-        q, k, v, (wf_attention_opts){.heads = s->heads, .causal = s->causal, .dropout = s->dropout, .bias = bias});
-    return wf_apply(s->out, y);
+    const wf_attention_opts opts = {.heads = s->heads,
+                                    .causal = s->causal,
+                                    .dropout = s->dropout,
+                                    .bias = bias,
+                                    .cut = s->cut,
+                                    .paired = s->paired};
+    note_choice(layer, q, k, &opts);
+    return wf_apply(s->out, wf_attention_tokens(q, k, v, opts));
 }
 
 static const wf_layer_kind multihead_kind = {.name = "multihead", .forward_n = forward_multihead};
@@ -67,6 +105,8 @@ static wf_status check_multihead(const wf_multihead_opts *o)
              o->dropout);
     WF_CHECK(o->relative == 0 || (o->relative > 0 && o->relative % 2 == 1), WF_ERR_ARGUMENT,
              "multihead: %lld relative positions, should be an odd number", (long long)o->relative);
+    WF_CHECK(o->cut >= WF_ATTENTION_CHEAPER && o->cut <= WF_ATTENTION_RING, WF_ERR_ARGUMENT,
+             "multihead: cut is %d, should be WF_ATTENTION_CHEAPER, _BY_HEADS or _RING", (int)o->cut);
     WF_CHECK(o->rotary >= 0, WF_ERR_ARGUMENT, "multihead: rotary positions of %lld tokens, should be at least 1",
              (long long)o->rotary);
     return WF_OK;
@@ -102,13 +142,18 @@ wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts o)
     if (!layer)
         return NULL;
     multihead_state *s = layer->state;
-    *s = (multihead_state){.heads = o.heads, .causal = o.causal, .dropout = o.dropout, .mesh = o.mesh};
+    *s = (multihead_state){.heads = o.heads,
+                           .causal = o.causal,
+                           .dropout = o.dropout,
+                           .length = o.rotary,
+                           .mesh = o.mesh,
+                           .cut = o.cut,
+                           .paired = o.paired};
     layer->most = 2;
     layer->takes_children = true;
     if (o.mesh)
         layer->comm = wf_mesh_world(o.mesh);
-    wf_layer_note(layer, "multihead of %lld heads, causal %d, dropout %g, rotary %lld", (long long)o.heads, o.causal,
-                  o.dropout, (long long)o.rotary);
+    note_multihead(layer);
     if (add_projections(layer, &o))
         return layer;
     wf_layer_free(layer);
@@ -154,7 +199,9 @@ static bool add_branches(wf_layer *layer, const wf_transformer_block_opts *o)
                                          .relative = o->relative,
                                          .rotary = o->rotary,
                                          .w_init = o->w_init,
-                                         .mesh = o->mesh};
+                                         .mesh = o->mesh,
+                                         .cut = o->cut,
+                                         .paired = o->paired};
     wf_token_linear_opts linear = {
         .in = o->features, .out = hidden, .w_init = o->w_init, .mesh = o->mesh, .form = WF_FORM_FILTER};
     s->norm1 = wf_module_add(layer, "norm1", wf_layernorm(ctx, norm));

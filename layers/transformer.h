@@ -4,12 +4,14 @@
  * whole heads, in balanced blocks that may be uneven, and computes them alone. Tokens are whole on every rank of the
  * axis, so their variables need a layout; samples may be sharded over data. Attention sends one sum of [N,T,E] over
  * the axis in forward and one in backward, and so do the two linear layers of a block; nothing else is sent. Initial
- * values, dropout and results are those of the serial layers. Such models train with wf_mesh_multi_node. Without a mesh
- * all of it is local. */
+ * values, dropout and results are those of the serial layers. With or without a mesh, tokens may be sharded over an
+ * axis where heads are whole: attention is then wf_attention_tokens, and everything else needs no message. Such models
+ * train with wf_mesh_multi_node. Without a mesh all of it is local. */
 #ifndef WF_LAYERS_TRANSFORMER_H
 #define WF_LAYERS_TRANSFORMER_H
 
 #include "comm/mesh.h"
+#include "layers/attention.h"
 #include "layers/form.h"
 #include "layers/layer.h"
 
@@ -63,10 +65,13 @@ typedef struct wf_multihead_opts {
     int64_t rotary;   /* rotary positions of at most so many tokens; 0: none */
     wf_init w_init;
     const wf_mesh *mesh;
+    wf_attention_cut cut; /* how ranks share tokens that an axis cuts (layers/attention.h) */
+    bool paired;          /* of the ring, for causal masks */
 } wf_multihead_opts;
 
 /* Multi-head attention of tokens x to themselves, or, of two inputs, to those of the second. Children query, key, value
- * and out, each a wf_token_linear; parameter relative [rows,heads]. */
+ * and out, each a wf_token_linear; parameter relative [rows,heads]. The layer's text says how tokens that ranks share
+ * come together, and the bytes of both ways. */
 wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts opts);
 
 typedef struct wf_window_attention_opts {
@@ -101,6 +106,8 @@ typedef struct wf_transformer_block_opts {
     double eps; /* of the normalisations; 1e-5 */
     wf_init w_init;
     const wf_mesh *mesh;
+    wf_attention_cut cut; /* as above */
+    bool paired;
 } wf_transformer_block_opts;
 
 /* y = x + attention(norm1(x)), then y + mlp(norm2(y)), mlp of two linear layers with GELU between them. Children norm1,

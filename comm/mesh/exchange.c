@@ -194,40 +194,6 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
     return status == WF_OK ? WF_OK : end_call(exchange, status);
 }
 
-/* The hook that was there may remove itself, so it is in its place while it runs. */
-static void poll_in_kernel(void *own)
-{
-    wf_exchange *const exchange = own;
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    ctx->progress = exchange->followed;
-    ctx->progress_state = exchange->followed_state;
-    wf_ctx_progress(ctx);
-    exchange->followed = ctx->progress;
-    exchange->followed_state = ctx->progress_state;
-    ctx->progress = poll_in_kernel;
-    ctx->progress_state = exchange;
-    if (exchange->polled == WF_OK)
-        exchange->polled = wf_exchange_poll(exchange);
-}
-
-void wf_exchange_poll_begin(wf_exchange *exchange)
-{
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    exchange->polled = WF_OK;
-    exchange->followed = ctx->progress;
-    exchange->followed_state = ctx->progress_state;
-    ctx->progress = poll_in_kernel;
-    ctx->progress_state = exchange;
-}
-
-wf_status wf_exchange_poll_end(wf_exchange *exchange)
-{
-    wf_ctx *ctx = exchange->comm->shared->ctx;
-    ctx->progress = exchange->followed;
-    ctx->progress_state = exchange->followed_state;
-    return exchange->polled;
-}
-
 /* Runs the copies within this rank that waited for the end. */
 static wf_status end_local(wf_exchange *exchange)
 {

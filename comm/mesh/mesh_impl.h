@@ -64,9 +64,6 @@ struct wf_exchange {
     wf_exchange_form form[WF_EXCHANGE_FORMS]; /* the last one used first */
     wf_engine_call flight;                    /* with an entry between begin and end */
     wf_link group;                            /* native */
-    void (*followed)(void *state);            /* the context's progress that wf_exchange_poll_begin replaced */
-    void *followed_state;
-    wf_status polled; /* of the polls since then */
 };
 
 /* --- exchange_native.c: NULL where ranks are not connected natively --- */

@@ -115,16 +115,48 @@ static wf_status run_pair(const wf_ring_pass *p, int rank, const void *block, vo
     return status;
 }
 
+/* The context's progress while an exchange is in flight: kernels poll it between their pieces. */
+typedef struct ring_polls {
+    wf_ctx *ctx;
+    wf_exchange *exchange;
+    void (*before)(void *own); /* the progress that was there */
+    void *before_state;
+    wf_status status;
+} ring_polls;
+
+/* The progress that was there may remove itself, so it is in its place while it runs. */
+static void poll_in_kernel(void *own)
+{
+    ring_polls *const polls = own;
+    wf_ctx *const ctx = polls->ctx;
+    ctx->progress = polls->before;
+    ctx->progress_state = polls->before_state;
+    wf_ctx_progress(ctx);
+    polls->before = ctx->progress;
+    polls->before_state = ctx->progress_state;
+    ctx->progress = poll_in_kernel;
+    ctx->progress_state = polls;
+    if (polls->status == WF_OK)
+        polls->status = wf_exchange_poll(polls->exchange);
+}
+
 wf_status wf_ring_compute(const wf_ring_pass *p, int step, const void *block, void *grads, wf_exchange *exchange)
 {
     const wf_ring_call *const c = p->call;
+    wf_ctx *const ctx = p->ctx;
+    ring_polls polls = {ctx, exchange, ctx->progress, ctx->progress_state, WF_OK};
     wf_status status = WF_OK;
-    if (exchange)
-        wf_exchange_poll_begin(exchange);
+    if (exchange) {
+        ctx->progress = poll_in_kernel;
+        ctx->progress_state = &polls;
+    }
     for (int i = 0; i < c->runs * c->runs && status == WF_OK; i++)
         status = run_pair(p, wf_ring_owner(c, c->rank, step), block, grads, (int[]){i / c->runs, i % c->runs});
-    const wf_status polled = exchange ? wf_exchange_poll_end(exchange) : WF_OK;
-    return status == WF_OK ? polled : status;
+    if (exchange) {
+        ctx->progress = polls.before;
+        ctx->progress_state = polls.before_state;
+    }
+    return status == WF_OK ? polls.status : status;
 }
 
 wf_tensor *wf_ring_zeros(const wf_ring_pass *p, wf_shape shape)

@@ -202,3 +202,41 @@ wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts
         return NULL;
     return wf_redistribute_along(y, moved_cut(&y->value->layout, axis, 2, 1, own.bounds[axis]), 1u << axis);
 }
+
+/* --- the choice --------------------------------------------------------------------------------------------------- */
+
+wf_attention_choice wf_attention_choose(const wf_var *q, const wf_var *k, const wf_attention_opts *o)
+{
+    wf_attention_choice choice = {.cut = WF_ATTENTION_CHEAPER};
+    const int axis = q && k && q->value && k->value ? wf_token_axis(&q->value->layout) : -1;
+    if (axis < 0 || q->value->shape.rank != 3 || k->value->layout.global.rank != 3)
+        return choice;
+    const wf_layout *const layout = &q->value->layout;
+    const double p = wf_mesh_size(layout->mesh, (wf_axis)axis), b = (double)wf_dtype_size(q->value->dtype);
+    const double wide = q->value->dtype == WF_F64 ? 8 : 4, t = (double)layout->global.dim[1];
+    const double s = (double)k->value->layout.global.dim[1];
+    /* Samples are those of an average rank, so that all ranks choose alike. */
+    double each = (double)layout->global.dim[0] * (double)layout->global.dim[2] / p;
+    for (int a = 0; a < WF_AXES; a++)
+        if (layout->placement[a] == WF_SHARDED && layout->dim[a] == 0)
+            each /= wf_mesh_size(layout->mesh, (wf_axis)a);
+    const double move = 2 * (2 * t + 2 * s) * (p - 1) / p * b;
+    choice.by_heads = each * move;
+    choice.by_ring = each * (2 * s * (2 * (p - 1) * b + p * wide) + (o->paired ? move : 0));
+    choice.cut = o->cut;
+    if (choice.cut == WF_ATTENTION_CHEAPER)
+        choice.cut =
+            (double)o->heads < p || choice.by_ring < choice.by_heads ? WF_ATTENTION_RING : WF_ATTENTION_BY_HEADS;
+    return choice;
+}
+
+wf_var *wf_attention_tokens(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
+{
+    if (!q || !k || !v)
+        return NULL;
+    WF_CHECK_NULL(o.cut >= WF_ATTENTION_CHEAPER && o.cut <= WF_ATTENTION_RING, WF_ERR_ARGUMENT,
+                  "attention over tokens: cut is %d, should be WF_ATTENTION_CHEAPER, _BY_HEADS or _RING", (int)o.cut);
+    o.heads = o.heads == 0 ? 1 : o.heads;
+    return wf_attention_choose(q, k, &o).cut == WF_ATTENTION_RING ? wf_attention_ring(q, k, v, o)
+                                                                  : wf_attention_by_heads(q, k, v, o);
+}

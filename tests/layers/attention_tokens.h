@@ -173,6 +173,42 @@ static void tokens(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+static void expect_choice(const wf_mesh *mesh, int64_t t, int64_t s, wf_attention_opts o, wf_attention_cut cut)
+{
+    const wf_layout layout[2] = {cut_tokens_at(mesh, t, false), cut_tokens_at(mesh, s, false)};
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_var *x[2];
+    for (int i = 0; i < 2; i++) {
+        wf_tensor *part = wf_tensor_new(ctx, WF_F64, wf_box_shape(layout[i].box));
+        WF_EXPECT_OK(wf_tensor_fill(part, 0));
+        WF_EXPECT_OK(wf_tensor_set_layout(part, layout[i]));
+        x[i] = wf_input(tape, part);
+        wf_tensor_free(part);
+    }
+    const wf_attention_choice c = wf_attention_choose(x[0], x[1], &o);
+    WF_EXPECT(c.cut == cut,
+              "%lld queries, %lld keys, %lld heads: the choice is %d (%g bytes by heads, %g as a ring), "
+              "should be %d",
+              (long long)t, (long long)s, (long long)o.heads, (int)c.cut, c.by_heads, c.by_ring, (int)cut);
+    wf_tape_free(tape);
+}
+
+static void choices(void)
+{
+    begin_ranks();
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
+    const wf_attention_cut heads = size > 1 ? WF_ATTENTION_BY_HEADS : WF_ATTENTION_CHEAPER;
+    const wf_attention_cut ring = size > 1 ? WF_ATTENTION_RING : WF_ATTENTION_CHEAPER;
+    expect_choice(mesh, 20, 20, (wf_attention_opts){.heads = 12}, heads);
+    expect_choice(mesh, 20, 20, (wf_attention_opts){.heads = 1}, ring);
+    expect_choice(mesh, 40, 1, (wf_attention_opts){.heads = 12}, ring);
+    expect_choice(mesh, 40, 1, (wf_attention_opts){.heads = 12, .paired = true}, heads);
+    expect_choice(mesh, 20, 20, (wf_attention_opts){.heads = 12, .cut = WF_ATTENTION_RING}, ring);
+    expect_choice(mesh, 20, 20, (wf_attention_opts){.heads = 1, .cut = WF_ATTENTION_BY_HEADS}, heads);
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 /* --- on the fast kernels, which poll the exchange ------------------------------------------------------------------
  */
 

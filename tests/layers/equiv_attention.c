@@ -12,12 +12,20 @@ typedef struct block_case {
     int64_t heads, hidden, relative, rotary;
     bool causal;
     double dropout;
+    wf_attention_cut cut; /* of tokens */
+    bool paired;
 } block_case;
 
 static const block_case cases[] = {
-    {"plain", 6, 24, 0, 0, false, 0},
-    {"causal, dropout, relative positions", 4, 9, 5, 0, true, 0.3},
-    {"rotary", 3, 8, 0, 7, true, 0},
+    {"plain", 6, 24, 0, 0, false, 0, WF_ATTENTION_CHEAPER, false},
+    {"causal, dropout, relative positions", 4, 9, 5, 0, true, 0.3, WF_ATTENTION_CHEAPER, false},
+    {"rotary", 3, 8, 0, 7, true, 0, WF_ATTENTION_CHEAPER, false},
+};
+static const block_case token_blocks[] = {
+    {"tokens, the cheaper", 4, 8, 5, 0, true, 0.3, WF_ATTENTION_CHEAPER, false},
+    {"tokens by heads", 3, 8, 0, 5, true, 0, WF_ATTENTION_BY_HEADS, false},
+    {"tokens as a ring", 2, 8, 3, 0, false, 0.3, WF_ATTENTION_RING, false},
+    {"tokens as a paired ring", 1, 8, 3, 5, true, 0, WF_ATTENTION_RING, true},
 };
 
 static wf_layer *make_block(const block_case *t, const wf_mesh *mesh)
@@ -32,7 +40,9 @@ static wf_layer *make_block(const block_case *t, const wf_mesh *mesh)
                                                                                 .relative = t->relative,
                                                                                 .rotary = t->rotary,
                                                                                 .w_init = init,
-                                                                                .mesh = mesh}),
+                                                                                .mesh = mesh,
+                                                                                .cut = t->cut,
+                                                                                .paired = t->paired}),
                           "block");
 }
 
@@ -70,16 +80,20 @@ static void compare_block(const wf_mesh *mesh, const block_case *t)
     values_set(x, host);
     wf_layer *serial = train_block(t, NULL, tape, x, y[0], dx[0], &sums);
     wf_layout layout;
-    WF_EXPECT_OK(wf_mesh_layout(mesh, shape, (wf_layout_opts){.dim[WF_AXIS_DATA] = WF_DIM(0)}, &layout));
+    WF_EXPECT_OK(wf_mesh_layout(
+        mesh, shape, (wf_layout_opts){.dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_HEIGHT] = WF_DIM(1)}}, &layout));
     wf_tensor *part = wf_tensor_redistribute(x, layout);
     wf_layer *parallel = train_block(t, mesh, tape, part, y[1], dx[1], &sums);
     WF_EXPECT(sums == (cut ? 4 : 0), "%s: %llu collectives, should be 2 forward and 2 backward", t->name,
               (unsigned long long)sums);
-    const int64_t first = layout.box.lo[0] * 5 * FEATURES, n = wf_tensor_count(part);
-    WF_EXPECT(test_distance(n, y[1], y[0] + first) < 1e-12, "%s: y is off by %g", t->name,
-              test_distance(n, y[1], y[0] + first));
-    WF_EXPECT(test_distance(n, dx[1], dx[0] + first) < 1e-12, "%s: dx is off by %g", t->name,
-              test_distance(n, dx[1], dx[0] + first));
+    WF_EXPECT(part_error(&layout, y[0], y[1]) < 1e-12, "%s: y is off by %g", t->name, part_error(&layout, y[0], y[1]));
+    WF_EXPECT(part_error(&layout, dx[0], dx[1]) < 1e-12, "%s: dx is off by %g", t->name,
+              part_error(&layout, dx[0], dx[1]));
+    if (wf_mesh_size(mesh, WF_AXIS_HEIGHT) > 1)
+        WF_EXPECT(strstr(wf_layer_child(parallel, "attention")->options, t->cut == WF_ATTENTION_RING ? ": as a ring ("
+                                                                         : t->cut                    ? ": by heads ("
+                                                                                                     : " bytes a rank"),
+                  "%s: the text is \"%s\"", t->name, wf_layer_child(parallel, "attention")->options);
     int64_t count = 0, others = 0;
     wf_param *const *a, *const *b;
     WF_EXPECT_OK(wf_layer_params(serial, &count, &a));
@@ -107,6 +121,14 @@ static void blocks(void)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
             if (cases[i].heads >= heads)
                 compare_block(mesh, &cases[i]);
+        wf_mesh_close(mesh);
+    }
+    for (int high = 2; high <= size; high++) {
+        if (size % high)
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high, .height = high});
+        for (size_t i = 0; i < sizeof token_blocks / sizeof *token_blocks; i++)
+            compare_block(mesh, &token_blocks[i]);
         wf_mesh_close(mesh);
     }
     WF_EXPECT_OK(wf_comm_close(comm));
@@ -322,6 +344,7 @@ static void errors(void)
     begin_ranks();
     refuse("should be a multiple", wf_multihead(ctx, (wf_multihead_opts){.features = 10, .heads = 3}));
     refuse("an odd number", wf_multihead(ctx, (wf_multihead_opts){.features = 9, .heads = 3, .relative = 4}));
+    refuse("cut is 3", wf_multihead(ctx, (wf_multihead_opts){.features = 9, .heads = 3, .cut = 3}));
     refuse("should be even", wf_rotary(ctx, (wf_rotary_opts){.length = 4, .features = 3}));
     refuse("at least 1", wf_token_linear(ctx, (wf_token_linear_opts){.in = 4}));
     refuse("should be in [0, 1)",
@@ -346,6 +369,7 @@ static int run(int argc, char **argv)
                      (test_case[]){{"blocks", blocks},
                                    {"tokens", tokens},
                                    {"stacked", stacked},
+                                   {"choices", choices},
                                    {"ring_floats", ring_floats},
                                    {"wrong_lengths", wrong_lengths},
                                    {"cross", cross},
