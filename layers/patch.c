@@ -1,6 +1,7 @@
 /* Patches: chains of layers that are there. */
 #include "layers/patch.h"
 
+#include "comm/mesh_author.h"
 #include "layers/conv.h"
 #include "layers/functions.h"
 #include "layers/group_norm.h"
@@ -28,9 +29,42 @@ typedef struct merge_layer {
     int64_t block;
 } merge_layer;
 
+/* Moves the bounds of a cut of rows or columns to whole blocks. */
+static wf_status align_bounds(wf_layout *layout, wf_axis axis, int64_t block)
+{
+    const wf_mesh *mesh = layout->mesh;
+    const int size = wf_mesh_size(mesh, axis), dim = layout->dim[axis];
+    const size_t bytes = ((size_t)size + 1) * sizeof(int64_t);
+    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
+    void *memory;
+    WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
+    int64_t *bounds = memory;
+    for (int p = 0; p <= size; p++)
+        bounds[p] = layout->bounds[axis][p] / block * block;
+    wf_layout_shard(mesh, layout, axis, dim, bounds);
+    wf_pool_give_host(ctx, memory, bytes);
+    return layout->bounds[axis] ? WF_OK : wf_error_code();
+}
+
+/* x in parts of whole blocks; wf_merge_patches refuses an image that is not made of them. */
+static wf_var *align_blocks(wf_var *x, int64_t block)
+{
+    wf_layout layout = x->value->layout;
+    const wf_shape whole = layout.global;
+    const unsigned axes = wf_layout_axes(&layout, 1u << 2 | 1u << 3);
+    if (!axes || whole.rank != 4 || whole.dim[2] % block || whole.dim[3] % block)
+        return x;
+    WF_TRY_NULL(wf_layout_complete(&layout, axes));
+    for (int a = 0; a < WF_AXES; a++)
+        if (axes >> a & 1u)
+            WF_TRY_NULL(align_bounds(&layout, (wf_axis)a, block));
+    return wf_redistribute_along(x, layout, axes);
+}
+
 static wf_var *forward_merge(wf_layer *layer, wf_var *x)
 {
-    return wf_merge_patches(x, ((const merge_layer *)layer->state)->block);
+    const int64_t block = ((const merge_layer *)layer->state)->block;
+    return wf_merge_patches(align_blocks(x, block), block);
 }
 
 static const wf_layer_kind merge_kind = {.name = "merge_patches", .forward = forward_merge};

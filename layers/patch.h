@@ -29,8 +29,9 @@ typedef struct wf_patch_merging_opts {
 } wf_patch_merging_opts;
 
 /* [N,C,H,W] -> [N,out,H/block,W/block], as in Swin Transformer (Liu et al. 2021): blocks of pixels become channels
- * (wf_merge_patches), which are normalised in each pixel and multiplied by a matrix. H and W are multiples of block. A
- * chain: parameters 1/gamma, 1/beta [block block C], 2/W [out,block block C,1,1]. */
+ * (wf_merge_patches), which are normalised in each pixel and multiplied by a matrix. H and W are multiples of block.
+ * Parts of rows or columns that are cut within a block are moved to whole ones first, in one exchange. A chain:
+ * parameters 1/gamma, 1/beta [block block C], 2/W [out,block block C,1,1]. */
 wf_layer *wf_patch_merging(wf_ctx *ctx, wf_patch_merging_opts opts);
 
 #ifdef __cplusplus

@@ -24,7 +24,7 @@ float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5, and a convolutio
 (WF_EDGE_CIRCULAR, WF_EDGE_REFLECT, WF_EDGE_REPLICATE).
 
 --model LIBRARY.FAMILY, in place of a table, knows the names of torchvision and timm for the models of examples/models:
-resnet (18 to 152), convnext (tiny to large) and vit (of both libraries), in both directions. Linear layers over channels
+resnet (18 to 152), convnext (tiny to large) and vit (of both libraries), swin (of torchvision), in both directions. Linear layers over channels
 become convolutions of 1x1, and the joined weights of queries, keys and values become three layers.
 
 A state_dict does not hold padding_mode. It becomes an attribute of the filter in the model file, which wf_load compares
@@ -33,6 +33,7 @@ file names, so take files from people whom you trust), by the third word of a ta
 which may be there several times, and of which * stands for all convolutions. On the way back it is told.
 """
 import argparse
+import math
 import os
 import pickle
 import sys
@@ -153,6 +154,22 @@ class Part:
         return x.reshape(self.here(x.shape))
 
 
+class Places(Part):
+    """Torchvision's index of the table of relative positions, which follows from the table's length."""
+
+    def __init__(self, table):
+        super().__init__(table)
+
+    def cut(self, x):
+        return {}
+
+    def join(self, parts):
+        side = (math.isqrt(len(parts[0])) + 1) // 2
+        rows, columns = (x.ravel() for x in numpy.indices((side, side)))
+        down, right = (x[:, None] - x + side - 1 for x in (rows, columns))
+        return (down * (2 * side - 1) + right).ravel()
+
+
 def as_pixels(place):
     """A linear layer over channels, which is a convolution of 1x1 here."""
     return Part(place, there=lambda shape: (*shape[:2], 1, 1), here=lambda shape: shape[:2])
@@ -206,6 +223,28 @@ def vit_names(library, names):
     return table, parts
 
 
+def swin_names(library, names):
+    table, parts = {"features.0.0": "0/0", "features.0.2": "0/1", "norm": "norm", "head": "head"}, {}
+    for stage in range(4):
+        if stage:
+            table[f"features.{2 * stage}.norm"] = f"down{stage}/1/1"
+            parts[f"features.{2 * stage}.reduction.weight"] = as_pixels(f"down{stage}/1/2/W")
+        for block in range(36):
+            module, layer = f"features.{2 * stage + 1}.{block}", f"stage{stage}/{block}"
+            attention = f"{layer}/attention/1"
+            table.update({f"{module}.norm1": f"{layer}/attention/0", f"{module}.attn.proj": f"{attention}/out",
+                          f"{module}.norm2": f"{layer}/mlp/0", f"{module}.mlp.0": f"{layer}/mlp/1",
+                          f"{module}.mlp.3": f"{layer}/mlp/3"})
+            for leaf in (0, 3):
+                parts[f"{module}.mlp.{leaf}.weight"] = as_pixels(f"{layer}/mlp/{1 if leaf == 0 else 3}/W")
+            for leaf, name in PLAIN.items():
+                parts[f"{module}.attn.qkv.{leaf}"] = Part(
+                    *(f"{attention}/{which}/{name}" for which in ("query", "key", "value")))
+            parts[f"{module}.attn.relative_position_index"] = Places(f"{attention}/relative")
+            parts[f"{module}.attn.relative_position_bias_table"] = Part(f"{attention}/relative")
+    return table, parts
+
+
 # Names that differ between the libraries. If a module has two, the last one is used on the way back.
 CONVNEXT = {
     "torchvision": (("features.0.0", "features.0.1", "classifier.0", "classifier.2"),
@@ -219,15 +258,16 @@ VIT = {
     "timm": (("patch_embed.proj", "norm", "head"), "cls_token", "pos_embed", "blocks.", "attn.qkv.",
              {"norm1": ["norm1"], "norm2": ["norm2"], "attention/out": ["attn.proj"], "up": ["mlp.fc1"],
               "down": ["mlp.fc2"]})}
-FAMILIES = {"resnet": resnet_names, "convnext": convnext_names, "vit": vit_names}
+FAMILIES = {"resnet": resnet_names, "convnext": convnext_names, "vit": vit_names, "swin": swin_names}
 LIBRARIES = ("torchvision", "timm")
+MODELS = [f"{a}.{b}" for a in LIBRARIES for b in FAMILIES if (a, b) != ("timm", "swin")]
 
 
 def model_names(model, arrays, back):
     """The table of a model, of what is in the file alone; and its parts."""
     library, _, family = model.partition(".")
-    if library not in LIBRARIES or family not in FAMILIES:
-        fail(f"--model {model}: should be one of " + ", ".join(f"{a}.{b}" for a in LIBRARIES for b in FAMILIES))
+    if model not in MODELS:
+        fail(f"--model {model}: should be one of " + ", ".join(MODELS))
     table, parts = FAMILIES[family](library, arrays)
     there = modules_of(arrays, "/" if back else ".")
     return {module: layer for module, layer in table.items() if (layer if back else module) in there}, parts
@@ -246,10 +286,13 @@ def cut_parts(state, parts):
 
 def join_parts(arrays, parts):
     """The way back."""
-    result = {}
+    result, used = {}, set()
     for name, part in parts.items():
         if all(place in arrays for place in part.places):
-            result[name] = part.join([arrays.pop(place) for place in part.places])
+            result[name] = part.join([arrays[place] for place in part.places])
+            used.update(part.places)
+    for place in used:
+        del arrays[place]
     return result
 
 
@@ -418,7 +461,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", metavar="TABLE", help="which module is which layer")
     parser.add_argument("--model", metavar="LIBRARY.FAMILY",
-                        help="names of a library: " + ", ".join(f"{a}.{b}" for a in LIBRARIES for b in FAMILIES))
+                        help="names of a library: " + ", ".join(MODELS))
     parser.add_argument("--list", action="store_true", help="print the modules of the file")
     parser.add_argument("--whole", action="store_true", help="the file is of a whole module, and may run code")
     parser.add_argument("--padding", metavar="MODULE=MODE", action="append", default=[],

@@ -3,6 +3,7 @@
 #include "examples/models/convnext.h"
 #include "examples/models/mnist.h"
 #include "examples/models/resnet.h"
+#include "examples/models/swin.h"
 #include "examples/models/vgg.h"
 #include "examples/models/vit.h"
 
@@ -33,6 +34,15 @@ static wf_layer *convnext_new(wf_ctx *ctx, int which, const classifier_opts *o)
                                          .classes = o->classes,
                                          .patch = convnext_patch(o),
                                          .drop_path = o->drop_path});
+}
+
+static wf_layer *swin_new(wf_ctx *ctx, int which, const classifier_opts *o)
+{
+    return swin(ctx, (swin_opts){.size = (swin_size)which,
+                                 .width = o->width,
+                                 .classes = o->classes,
+                                 .patch = convnext_patch(o),
+                                 .drop_path = o->drop_path});
 }
 
 static int64_t vit_patch(const classifier_opts *o)
@@ -72,6 +82,9 @@ static const classifier classifiers[] = {
     {"convnext-s", 3, 0, false, true, CONVOLUTIONS, convnext_new, CONVNEXT_SMALL},
     {"convnext-b", 3, 0, false, true, CONVOLUTIONS, convnext_new, CONVNEXT_BASE},
     {"convnext-l", 3, 0, false, true, CONVOLUTIONS, convnext_new, CONVNEXT_LARGE},
+    {"swin-t", 3, 0, false, true, WF_PLANNER_RECOMPUTE, swin_new, SWIN_TINY},
+    {"swin-s", 3, 0, false, true, WF_PLANNER_RECOMPUTE, swin_new, SWIN_SMALL},
+    {"swin-b", 3, 0, false, true, WF_PLANNER_RECOMPUTE, swin_new, SWIN_BASE},
     {"vit-ti", 3, 0, true, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_TINY},
     {"vit-s", 3, 0, true, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_SMALL},
     {"vit-b", 3, 0, true, true, WF_PLANNER_RECOMPUTE, vit_new, VIT_BASE},
@@ -115,6 +128,9 @@ const char *classifier_complaint(const classifier *c, const classifier_opts *o)
     else if (c->make == vit_new && o->width % heads)
         snprintf(complaint, sizeof complaint, "%s: width %lld: should be a multiple of its heads, %lld", c->name,
                  (long long)o->width, heads);
+    else if (c->make == swin_new && o->width % (c->which == SWIN_BASE ? 4 : 3))
+        snprintf(complaint, sizeof complaint, "%s: width %lld: should be a multiple of its heads, %d", c->name,
+                 (long long)o->width, c->which == SWIN_BASE ? 4 : 3);
     else if (c->make == convnext_new && o->size < 8 * convnext_patch(o))
         snprintf(complaint, sizeof complaint, "%s: images of %lld pixels: should be at least 8 patches of %lld",
                  c->name, size, (long long)convnext_patch(o));

@@ -5,7 +5,7 @@ set_tests_properties(h5py PROPERTIES SKIP_RETURN_CODE 77)
 add_executable(torch_models file/torch_models.c)
 target_link_libraries(torch_models PRIVATE weft_test_main weft_test_world weft weft_flags)
 set(models ${PROJECT_SOURCE_DIR}/examples/models)
-add_executable(named_models file/named_models.c ${models}/convnext.c ${models}/resnet.c ${models}/vit.c)
+add_executable(named_models file/named_models.c ${models}/convnext.c ${models}/resnet.c ${models}/swin.c ${models}/vit.c)
 target_link_libraries(named_models PRIVATE weft_test_main weft_test_world weft weft_flags)
 add_test(NAME from_pytorch_names COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/file/from_pytorch.sh ${MPIEXEC_EXECUTABLE}
   $<TARGET_FILE:torch_models> $<TARGET_FILE:named_models>)

@@ -91,17 +91,38 @@ def timm_vit():
     return {**shapes, **norm("norm", 8), **linear("head", 3, 8)}
 
 
+def torchvision_swin():
+    """Windows of three pixels."""
+    shapes = {**conv("features.0.0", 4, 3, 4), **norm("features.0.2", 4)}
+    for stage, blocks in enumerate((2, 1, 1, 1)):
+        w, heads = 4 << stage, 1 << stage
+        if stage:
+            shapes.update({f"features.{2 * stage}.reduction.weight": (w, 2 * w), **norm(f"features.{2 * stage}.norm", 2 * w)})
+        for b in range(blocks):
+            name = f"features.{2 * stage + 1}.{b}"
+            shapes.update({**norm(f"{name}.norm1", w), f"{name}.attn.relative_position_bias_table": (25, heads),
+                           f"{name}.attn.relative_position_index": (81,), **linear(f"{name}.attn.qkv", 3 * w, w),
+                           **linear(f"{name}.attn.proj", w, w), **norm(f"{name}.norm2", w),
+                           **linear(f"{name}.mlp.0", 4 * w, w), **linear(f"{name}.mlp.3", w, 4 * w)})
+    return {**shapes, **norm("norm", 32), **linear("head", 3, 32)}
+
+
+def places(side):
+    at = [(row, column) for row in range(side) for column in range(side)]
+    return numpy.array([(a - c + side - 1) * (2 * side - 1) + b - d + side - 1 for a, b in at for c, d in at])
+
+
 # The library's family, the program's model, the state.
 MODELS = {"torchvision.resnet": [("small_resnet18", resnet(False)), ("small_resnet50", resnet(True))],
           "timm.convnext": [("small_convnext", timm_convnext())], "timm.vit": [("small_vit", timm_vit())]}
 AGAIN = {"torchvision.convnext": [("small_convnext", torchvision_convnext())],
-         "torchvision.vit": [("small_vit", torchvision_vit())]}
+         "torchvision.vit": [("small_vit", torchvision_vit())], "torchvision.swin": [("small_swin", torchvision_swin())]}
 
 
 def state(shapes):
     rng = numpy.random.default_rng(5)
-    return {name: rng.integers(0, 99, shape) if name.endswith("tracked") else rng.normal(0, 1, shape).astype(numpy.float32)
-            for name, shape in shapes.items()}
+    return {name: places(3) if name.endswith("index") else rng.integers(0, 99, shape) if name.endswith("tracked")
+            else rng.normal(0, 1, shape).astype(numpy.float32) for name, shape in shapes.items()}
 
 
 def tool_of(*words):
@@ -151,6 +172,7 @@ with h5py.File(os.path.join(folder, "old.h5"), "r") as seen, h5py.File(os.path.j
     assert numpy.array_equal(seen["block1/up/W"][()], should["block1/up/W"][()])
 files = [os.path.join(folder, "small_vit.npz"), os.path.join(folder, "none.h5")]
 expect_refused(["--model", "keras.vit", *files], "--model keras.vit: should be one of torchvision.resnet, ")
+expect_refused(["--model", "timm.swin", *files], "--model timm.swin: should be one of torchvision.resnet, ")
 expect_refused(["--model", "torchvision.resnet", *files], "not in the table: .")
 expect_refused(["--model", "torchvision.vit", "--names", "table", *files], "--names and --model: give one of them")
 assert not os.path.exists(files[1])

@@ -4,6 +4,7 @@
  * MODEL.y, MODEL.dx, and MODEL-grads.h5 with gradients in place of the parameters. */
 #include "examples/models/convnext.h"
 #include "examples/models/resnet.h"
+#include "examples/models/swin.h"
 #include "examples/models/vit.h"
 #include "layers/save.h"
 #include "tests/ranks.h"
@@ -20,8 +21,11 @@ static int64_t side;
 static const convnext_opts tiny_convnext = {.blocks = {1, 2, 1, 1}, .width = 4, .classes = 3};
 static const vit_opts tiny_vit = {.image = 8, .patch = 4, .features = 8, .heads = 2, .blocks = 2, .classes = 3};
 
+static const swin_opts tiny_swin = {.blocks = {2, 1, 1, 1}, .width = 4, .heads = 1, .window = 3, .classes = 3};
+
 static wf_layer *make(const char *model)
 {
+    static const char *const swins[SWIN_SIZES] = {"swin_t", "swin_s", "swin_b"};
     static const resnet_depth depth[] = {RESNET_18, RESNET_34, RESNET_50};
     static const char *const name[] = {"resnet18", "resnet34", "resnet50"};
     for (int i = 0; i < 3; i++)
@@ -37,6 +41,11 @@ static wf_layer *make(const char *model)
         return resnet(ctx, (resnet_opts){.width = 4, .classes = 3, .large = true});
     if (strcmp(model, "small_resnet50") == 0)
         return resnet(ctx, (resnet_opts){.depth = RESNET_50, .width = 4, .classes = 3, .large = true});
+    for (int i = 0; i < SWIN_SIZES; i++)
+        if (strcmp(model, swins[i]) == 0)
+            return swin(ctx, (swin_opts){.size = (swin_size)i, .classes = CLASSES, .drop_path = WF_ZERO});
+    if (strcmp(model, "small_swin") == 0)
+        return swin(ctx, tiny_swin);
     return strcmp(model, "small_convnext") == 0 ? convnext(ctx, tiny_convnext) : vit(ctx, tiny_vit);
 }
 

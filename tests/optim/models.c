@@ -3,6 +3,7 @@
 #include "examples/models/convnext.h"
 #include "examples/models/dcgan.h"
 #include "examples/models/resnet.h"
+#include "examples/models/swin.h"
 #include "examples/models/unet.h"
 #include "examples/models/vgg.h"
 #include "examples/models/vit.h"
@@ -50,6 +51,19 @@ static wf_layer *make_convnext(wf_ctx *ctx)
         ctx,
         (convnext_opts){
             .blocks = {1, 1, 2, 1}, .width = 3, .patch = 2, .classes = CLASSES, .drop_path = 0.4, .layerscale = 1});
+}
+
+/* Images of 9 by 8 patches: windows are padded, parts end within windows and within blocks that are merged. */
+static wf_layer *make_swin(wf_ctx *ctx)
+{
+    return swin(ctx, (swin_opts){.blocks = {2, 1, 1, 1},
+                                 .width = 4,
+                                 .heads = 1,
+                                 .window = 3,
+                                 .patch = 1,
+                                 .classes = CLASSES,
+                                 .dropout = 0.2,
+                                 .drop_path = 0.4});
 }
 
 static wf_layer *make_unet(wf_ctx *ctx)
@@ -343,13 +357,14 @@ static int ranks_here(void)
     return ranks;
 }
 
-/* Every partition for this number of ranks. */
+/* Every partition for this number of ranks; wf_parallelize does not cut the heads of attention. */
 static void on_every(const subject *s, void (*run)(const subject *s, const partition *how))
 {
     const int ranks = ranks_here();
     for (int i = 0; i < PARTITIONS; i++)
         if ((partitions[i].ranks == 0 || partitions[i].ranks == ranks) &&
-            (partitions[i].mesh.depth < 2 || s->image.rank == 5))
+            (partitions[i].mesh.depth < 2 || s->image.rank == 5) &&
+            (partitions[i].mesh.channel < 2 || s->make != make_swin))
             run(s, &partitions[i]);
 }
 
@@ -431,6 +446,7 @@ static void every_model(const setting *how)
     on_every(&(subject){"VGG", WF_SHAPE(BATCH, 3, 32, 32), false, make_vgg}, train);
     on_every(&(subject){"ResNet", WF_SHAPE(BATCH, 3, 8, 8), false, make_resnet}, train);
     on_every(&(subject){"ConvNeXt", WF_SHAPE(BATCH, 3, 16, 16), false, make_convnext}, train);
+    on_every(&(subject){"Swin", WF_SHAPE(BATCH, 3, 9, 8), false, make_swin}, train);
     on_every(&(subject){"U-Net", WF_SHAPE(BATCH, 3, 8, 8), true, make_unet}, train);
     on_every(&(subject){"U-Net, group", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_group}, train);
     on_every(&(subject){"U-Net, instance", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_instance}, train);
@@ -486,6 +502,15 @@ static void convnexts(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+static void swins(void)
+{
+    static const int64_t should[SWIN_SIZES] = {28288354, 49606258, 87768224};
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    for (int i = 0; i < SWIN_SIZES; i++)
+        count_trained(swin(ctx, (swin_opts){.size = (swin_size)i, .classes = 1000}), should[i]);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 /* A small one learns two images by heart. */
 static void train_vit(wf_ctx *ctx)
 {
@@ -535,6 +560,7 @@ static int on_ranks(int argc, char **argv)
                                    {"adam_f64", adam_f64},
                                    {"resnets", resnets},
                                    {"convnexts", convnexts},
+                                   {"swins", swins},
                                    {"vits", vits},
                                    {0}});
 }
