@@ -85,7 +85,7 @@ typedef struct wf_dice_opts {
 /* Soft Dice loss, MONAI's: 1 - (2 sum p t + top) / (sum p + sum t + bottom) of probabilities p [N,C,...], sums over the
  * pixels of each sample and class. The target is of p's shape, or labels [N,...] of u8, i32 or i64. The sums are those
  * of whole images where the layout cuts them, and of all ranks' samples with `batch`: then collective over these axes,
- * and the result is this rank's part of a sum over those that cut the samples. `batch` without a layout is of this
+ * and a scalar result is this rank's part of a sum over them, as that of the other losses. `batch` without a layout is of this
  * rank's samples, and an error in chunks of a pipeline. All classes must be on each rank for labels and
  * skip_background. */
 wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts);

@@ -3,8 +3,8 @@
  * bottom, so that 1 - (2 sum p t + top) / v is u / v. Its backward sends nothing: every rank has the gradient of the
  * whole sums, and gives that of its own pixels.
  *
- * Sums over cut samples are merged to the same quotients on each of their ranks, but a loss has to be a part of a sum
- * over these: each rank takes an equal share, and backward undoes that in the gradient of the sums, which would be
+ * Merged sums give the same quotients on each of their ranks, but a loss has to be a part of a sum over these: each
+ * rank takes an equal share, and backward undoes that in the gradient of the sums, which would be
  * summed over the shares. */
 #include "comm/mesh.h"
 #include "core/opts.h"
@@ -263,14 +263,16 @@ wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts)
     const wf_layout *layout = &p->value->layout;
     const unsigned samples = opts.batch ? wf_layout_axes(layout, 1) : 0;
     const unsigned merged = samples | wf_layout_axes(layout, ~3u);
+    /* A scalar is a part of a sum over all that cut its input, as other losses are, so that they may be added to it. */
+    const unsigned shared = opts.reduction == WF_REDUCTION_NONE ? samples : merged;
     dice_state state = {opts.batch, opts.squared, 1, wf_opt(opts.smooth_top, 1e-5), wf_opt(opts.smooth_bottom, 1e-5)};
     for (int a = 0; a < WF_AXES; a++)
-        state.shares *= samples >> a & 1 ? wf_mesh_size(layout->mesh, (wf_axis)a) : 1;
+        state.shares *= shared >> a & 1 ? wf_mesh_size(layout->mesh, (wf_axis)a) : 1;
     const wf_shape whole = layout->known ? layout->global : p->value->shape;
     wf_var *y = quotients(dice_sums(&state, p, target, merged), opts.skip_background);
     if (opts.reduction != WF_REDUCTION_NONE)
         y = opts.reduction == WF_REDUCTION_SUM ? wf_sum(y) : wf_mean(y);
-    y = share_of(y, samples, state.shares);
+    y = share_of(y, shared, state.shares);
     if (!y || !opts.batch || opts.reduction != WF_REDUCTION_MEAN)
         return y;
     /* It stands for its samples, not for one. */
