@@ -210,6 +210,38 @@ wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed)
     return status;
 }
 
+static wf_status name_groups(wf_comm *world, const wf_optim *optim, int other)
+{
+    char mine[DESCRIPTION] = {0}, *all = wf_malloc(optim->ctx, (size_t)wf_comm_size(world) * DESCRIPTION);
+    WF_NEED(all);
+    wf_groups_text(optim, mine, DESCRIPTION);
+    wf_status status = wf_allgather_bytes(world, mine, DESCRIPTION, all);
+    if (status == WF_OK)
+        status = WF_RAISE(
+            WF_ERR_COMM, "the ranks have different groups of parameters (wf_optim_group): on rank %s %s; on rank %s %s",
+            WF_RANK(world, 0), all, WF_RANK(world, other), all + (size_t)other * DESCRIPTION);
+    free(all);
+    return status;
+}
+
+wf_status wf_agree_groups(wf_comm *world, const wf_optim *optim, bool *agreed)
+{
+    int other = -1;
+    WF_TRY(first_other(world, optim->ctx, wf_groups_hash(optim), &other));
+    if (other >= 0) {
+        *agreed = true;
+        return name_groups(world, optim, other);
+    }
+    for (int g = 0; g < optim->n_groups; g++) {
+        int64_t found = optim->group[g].found;
+        WF_TRY(wf_allreduce_i64(world, &found, 1, WF_MAX));
+        *agreed = found == 0;
+        WF_CHECK(found, WF_ERR_ARGUMENT, "no parameter on any stage matches the pattern \"%s\" of wf_optim_group",
+                 optim->group[g].pattern);
+    }
+    return WF_OK;
+}
+
 wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
 {
     const unsigned axes = wf_grad_axes(mesh);

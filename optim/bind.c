@@ -71,6 +71,7 @@ static wf_status bind_targets(wf_optim *optim)
                  "parameter %s is %s and %s is %s; an optimizer takes parameters of one type", wf_param_path(param),
                  wf_dtype_name(param->dtype), wf_param_path(optim->target[0]), wf_dtype_name(optim->target[0]->dtype));
         WF_TRY(find_slot(optim, param, &optim->slot_of[i]));
+        wf_groups_apply(optim, param, &optim->slot[optim->slot_of[i]]);
     }
     return WF_OK;
 }

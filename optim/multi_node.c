@@ -513,6 +513,7 @@ static wf_status check_wrap(const call *c, wf_comm *comm, wf_optim *optim, bool 
              "the model belongs to another context than the communicator; make it with wf_comm_ctx");
     WF_TRY(wf_check_opts(optim, &c->opts));
     WF_TRY(wf_scale_check_buffers(optim->scales, c->opts.double_buffering));
+    WF_TRY(wf_agree_groups(wf_mesh_world(c->mesh), optim, agreed)); /* first: of all stages, which part after it */
     WF_TRY(wf_agree_opts(comm, optim->ctx, &c->opts, agreed));
     WF_TRY(wf_agree_optim(comm, optim, agreed));
     WF_TRY(wf_agree_model(comm, optim, agreed));

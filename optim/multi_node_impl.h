@@ -23,6 +23,8 @@ const char *wf_axes_text(unsigned axes, char text[WF_AXES_TEXT]);
 /* All ranks have the same kind of optimizer, with the same options, schedule, clipping and number of steps made.
  * Collective. */
 wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed) WF_NODISCARD;
+/* All ranks of the mesh have the same groups of parameters, and each has a parameter on some rank. Collective. */
+wf_status wf_agree_groups(wf_comm *world, const wf_optim *optim, bool *agreed) WF_NODISCARD;
 /* Options are in their ranges and go together, else WF_ERR_ARGUMENT. Local. */
 wf_status wf_check_opts(const wf_optim *optim, const wf_multi_node_opts *opts) WF_NODISCARD;
 /* All ranks have the same options. Collective. */

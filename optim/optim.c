@@ -85,6 +85,7 @@ void wf_optim_free(wf_optim *optim)
             wf_tensor_free(optim->slot[i].state[s]);
     }
     free(optim->slot);
+    free(optim->group);
     free(optim->target);
     free(optim->order);
     free(optim->target_of);

@@ -116,6 +116,23 @@ wf_status wf_optim_update(wf_optim *optim) WF_NODISCARD;
 wf_status wf_optim_clip_norm(wf_optim *optim, double max_norm);
 wf_status wf_optim_clip_value(wf_optim *optim, double max_abs);
 
+/* A group of parameters with numbers of their own: those whose paths (relative to the model, as "encoder/conv1/W")
+ * match a pattern of the shell, in which * stands for any characters, also / and none: "encoder/" followed by * has all
+ * of the layer encoder, and a pattern that begins with * and / also has paths that begin there. No decay of biases and
+ * of what norms have: wf_optim_group(optim, "*", (wf_group_opts){.vectors = true, .weight_decay = WF_ZERO}); A number
+ * that an option leaves out is that of an earlier group that has the parameter, or of the optimizer; a number that it
+ * gives takes the place of theirs. LARS, and LAMB with plain_vectors, decay no vector in any group. */
+typedef struct wf_group_opts {
+    double lr_scale;     /* lr is multiplied by it; WF_ZERO for 0: parameters keep their values */
+    double weight_decay; /* WF_ZERO for none */
+    bool vectors;        /* parameters of rank 1 and below alone */
+} wf_group_opts;
+#define WF_GROUP_PATTERN 160 /* bytes of the longest pattern, and one */
+/* WF_ERR_ARGUMENT names a pattern that no parameter matches, trained or not; of the stages of a pipeline one must have
+ * such a parameter, and wf_mesh_multi_node tells where none has. Groups are made before wf_multi_node, which compares
+ * them over the ranks (WF_ERR_STATE after it). An archive that was saved with other groups is WF_ERR_FORMAT. Local. */
+wf_status wf_optim_group(wf_optim *optim, const char *pattern, wf_group_opts opts) WF_NODISCARD;
+
 /* Loss scaling: the loss is multiplied by a scale before backward, so that small gradients are not lost in f16
  * (wf_ctx_set_compute), and the update divides by it. Where a gradient overflows on any rank, all ranks skip the
  * update: parameters, states and wf_optim_steps do not change, and the scale is reduced. All of this happens in

@@ -108,6 +108,7 @@ static wf_status visit(wf_optim *optim, wf_archive *archive)
     WF_TRY(wf_optim_bind(optim));
     WF_TRY(visit_scalars(optim, archive));
     WF_TRY(visit_schedule(optim, archive));
+    WF_TRY(wf_groups_archive(optim, archive));
     WF_TRY(wf_scale_archive(optim, archive));
     WF_TRY(wf_archive_enter(archive, "state"));
     for (int64_t i = 0; i < optim->n; i++)

@@ -16,7 +16,16 @@ typedef struct wf_optim_slot {
     wf_tensor *state[WF_OPTIM_STATES];
     struct wf_comm *comm; /* the ranks that have the other parts; NULL: whole */
     int64_t lo, hi;
+    bool grouped; /* a group has the parameter, which has these numbers of its own */
+    double lr_scale, decay;
 } wf_optim_slot;
+
+/* One call of wf_optim_group. */
+typedef struct wf_optim_group_entry {
+    char pattern[WF_GROUP_PATTERN];
+    wf_group_opts opts;
+    bool found; /* a parameter that this rank has is in it */
+} wf_optim_group_entry;
 
 /* In device memory. */
 typedef struct wf_optim_device {
@@ -76,8 +85,11 @@ struct wf_optim {
     wf_optim_hyper hyper; /* what the options said; lr is the base */
     wf_schedule_opts schedule;
     double clip_norm; /* 0: none */
-    int64_t steps;    /* tried */
-    bool scales;      /* the loss */
+    wf_optim_group_entry *group;
+    int n_groups;
+    int group_changes; /* for captured steps */
+    int64_t steps;     /* tried */
+    bool scales;       /* the loss */
     wf_loss_scale_opts scale;
     wf_optim_device *device;
 
@@ -130,6 +142,15 @@ wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss) WF_NODISCARD;
 bool wf_optim_grads_current(const wf_optim *optim);
 /* Clipping and update with the gradients that are there, times grad_scale. */
 wf_status wf_optim_apply(wf_optim *optim, double grad_scale) WF_NODISCARD;
+
+/* --- groups.c ----------------------------------------------------------------------------------------------------- */
+
+/* The numbers that the groups give a parameter go into its slot. */
+void wf_groups_apply(const wf_optim *optim, const wf_param *param, wf_optim_slot *slot);
+uint64_t wf_groups_hash(const wf_optim *optim);
+/* As a list; cut off where `bytes` end. */
+void wf_groups_text(const wf_optim *optim, char *text, size_t bytes);
+wf_status wf_groups_archive(const wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 
 /* --- scale.c: a loss that is scaled ------------------------------------------------------------------------------- */
 

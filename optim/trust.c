@@ -36,9 +36,18 @@ static bool scales(wf_trust how)
     return how == WF_TRUST_SCALED || how == WF_TRUST_SCALED_NO_DECAY;
 }
 
+/* The rule decides by the options of the parameter's group. */
 static wf_trust how_of(const wf_optim_work *work, int64_t i, wf_trust_fn *how)
 {
-    return how ? how(work, work->param[i]) : WF_TRUST_SCALED;
+    const wf_optim_segment *segment = &work->segment[i];
+    wf_optim_hyper options = *work->options;
+    wf_optim_work own = *work;
+    if (segment->grouped) {
+        options.lr *= segment->lr_scale;
+        options.decay = segment->decay;
+    }
+    own.options = &options;
+    return how ? how(&own, work->param[i]) : WF_TRUST_SCALED;
 }
 
 static size_t squares_bytes(const wf_optim_work *work)
@@ -84,8 +93,12 @@ static wf_status move(const wf_optim_work *work)
 {
     for (int64_t i = 0; i < work->n; i++) {
         wf_optim_segment *segment = &work->segment[i];
-        *segment =
-            (wf_optim_segment){.p = segment->p, .g = segment->direction, .n = segment->n, .squares = segment->squares};
+        *segment = (wf_optim_segment){.p = segment->p,
+                                      .g = segment->direction,
+                                      .n = segment->n,
+                                      .squares = segment->squares,
+                                      .grouped = segment->grouped,
+                                      .lr_scale = segment->lr_scale};
     }
     return work->ctx->k->optim_update(work->ctx, WF_OPTIM_TRUST, work->hyper, work->dtype, work->n, work->segment);
 }

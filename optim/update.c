@@ -30,7 +30,10 @@ static wf_status collect_segments(wf_optim *optim, int64_t *n)
                                                     .g = (char *)param->grad->data + at,
                                                     .state1 = slot->state[0] ? slot->state[0]->data : NULL,
                                                     .state2 = slot->state[1] ? slot->state[1]->data : NULL,
-                                                    .n = hi - lo};
+                                                    .n = hi - lo,
+                                                    .grouped = slot->grouped,
+                                                    .lr_scale = slot->lr_scale,
+                                                    .decay = slot->decay};
     }
     WF_CHECK(*n > 0, WF_ERR_STATE, "an update without gradients; call wf_backward first");
     return WF_OK;
@@ -80,6 +83,16 @@ static wf_status check_clip(void *own, double captured, void *value)
     WF_CHECK(optim->clip_norm == captured, WF_ERR_STATE,
              "gradients are clipped to norm %g, and were to %g when the step was captured; capture it anew",
              optim->clip_norm, captured);
+    return WF_OK;
+}
+
+/* Numbers of groups are such arguments, too. */
+static wf_status check_groups(void *own, double captured, void *value)
+{
+    const wf_optim *optim = own;
+    WF_CHECK((double)optim->group_changes == captured, WF_ERR_STATE,
+             "%d groups of parameters were made since the step was captured; capture it anew",
+             optim->group_changes - (int)captured);
     return WF_OK;
 }
 
@@ -149,6 +162,8 @@ wf_status wf_optim_apply(wf_optim *optim, double grad_scale)
     WF_TRY(collect_segments(optim, &n));
     WF_TRY(wf_ctx_capture_host_op(
         optim->ctx, (wf_host_op){.act = check_clip, .own = optim, .number = optim->clip_norm, .check = true}));
+    WF_TRY(wf_ctx_capture_host_op(
+        optim->ctx, (wf_host_op){.act = check_groups, .own = optim, .number = optim->group_changes, .check = true}));
     WF_TRY(send_hyper(optim, grad_scale));
     if (optim->distributed)
         WF_TRY(optim->distributed->verdict(optim));

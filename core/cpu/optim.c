@@ -13,7 +13,8 @@ typedef struct hyper32 {
 static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind, const wf_optim_segment *segment)
 {
     /* A direction is what a learning rate of 1 would subtract. */
-    const double lr = segment->direction ? 1 : h->lr, decay = segment->no_decay ? 0 : h->decay;
+    const double lr = segment->direction ? 1 : h->lr * (segment->grouped ? segment->lr_scale : 1);
+    const double own = segment->grouped ? segment->decay : h->decay, decay = segment->no_decay ? 0 : own;
     hyper32 r = {.lr = (float)lr,
                  .momentum = (float)h->momentum,
                  .beta1 = (float)h->beta1,

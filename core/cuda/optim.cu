@@ -3,7 +3,7 @@
 
 /* The segments of a launch travel as its argument, of at most 4096 bytes. A chunk is what a block updates in one turn.
  */
-enum { SEGMENTS = 48, CHUNK = 4096 };
+enum { SEGMENTS = 46, CHUNK = 4096 };
 
 template <class T> struct run_of_parameters {
     T *p;
@@ -11,7 +11,8 @@ template <class T> struct run_of_parameters {
     T *state1, *state2, *direction;
     const double *squares;
     int64_t n, first; /* first: number of its first chunk */
-    bool vector, no_decay;
+    double lr_scale, decay;
+    bool vector, no_decay, grouped;
 };
 
 template <class T> struct batch_of_runs {
@@ -58,6 +59,10 @@ template <class W> struct update_rule {
     /* What is another in each run. */
     template <class T> __device__ void take(const run_of_parameters<T> &r)
     {
+        if (r.grouped) {
+            lr *= (W)r.lr_scale;
+            decay = (W)r.decay;
+        }
         if (r.no_decay)
             decay = 0;
         if (kind == WF_OPTIM_TRUST && r.squares[0] > 0 && r.squares[1] > 0)
@@ -161,6 +166,9 @@ template <class T> static run_of_parameters<T> run_from(const wf_optim_segment &
     r.n = s.n;
     r.first = first;
     r.no_decay = s.no_decay;
+    r.grouped = s.grouped;
+    r.lr_scale = s.lr_scale;
+    r.decay = s.decay;
     r.vector = aligned(s.p) && aligned(s.g) && aligned(s.state1) && aligned(s.state2) && aligned(s.direction);
     return r;
 }

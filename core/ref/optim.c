@@ -150,6 +150,8 @@ static wf_status update_segment(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_
                    .state1 = wf_ref_out(&frame, &sa, true),
                    .state2 = wf_ref_out(&frame, &ta, true),
                    .direction = wf_ref_out(&frame, &da, false)};
+    h.lr *= segment->grouped ? segment->lr_scale : 1;
+    h.decay = segment->grouped ? segment->decay : h.decay;
     h.decay = segment->no_decay ? 0 : h.decay;
     if (frame.status == WF_OK)
         update_run(kind, &h, &r, segment->squares);

@@ -262,6 +262,9 @@ static void optim_body(run *r)
                                         .state2 = second ? s2[i].data : NULL,
                                         .n = lengths[i],
                                         .no_decay = i == 3,
+                                        .grouped = i != 1,
+                                        .lr_scale = 0.25 * i,
+                                        .decay = i == 3 ? 0.5 : 0.01 * i,
                                         .direction = t->directions ? d[i].data : NULL,
                                         .squares = run_bytes(r, squares[i], sizeof squares[i])};
     }

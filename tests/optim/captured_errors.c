@@ -117,7 +117,7 @@ static void given_up(void)
     free(expected.value);
 }
 
-/* A clipping norm is a part of what was captured. */
+/* A clipping norm and groups of parameters are a part of what was captured. */
 static void other_clip(void)
 {
     gan g = gan_new();
@@ -132,6 +132,9 @@ static void other_clip(void)
               (long long)wf_tape_iteration(g.tape), (long long)wf_optim_steps(g.opt_gen));
     WF_EXPECT_OK(wf_optim_clip_norm(g.opt_dis, 0.5));
     WF_EXPECT_OK(wf_captured_run(c));
+    WF_EXPECT_OK(wf_optim_group(g.opt_dis, "*", (wf_group_opts){.lr_scale = 0.5}));
+    if (captures(&g))
+        WF_EXPECT_ERROR(WF_ERR_STATE, wf_captured_run(c));
     wf_captured_free(c);
     gan_free(&g);
 }

@@ -85,6 +85,8 @@ static inline wf_layer *discriminator(wf_ctx *ctx)
 static inline wf_optim *scheduled(gan *g, wf_optim *optim)
 {
     optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = STEPS, .warmup = 3});
+    WF_EXPECT_OK(
+        wf_optim_group(optim, "*", (wf_group_opts){.vectors = true, .lr_scale = 0.5, .weight_decay = WF_ZERO}));
     if (gan_computes == WF_F16)
         WF_EXPECT_OK(wf_optim_scale_loss(
             optim, (wf_loss_scale_opts){.init = 0x1p40, .backoff = 0x1p-5, .growth = 0x1p10, .interval = 2}));

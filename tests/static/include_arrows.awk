@@ -30,7 +30,7 @@ BEGIN {
 
     set_of("assert.h complex.h ctype.h errno.h fenv.h float.h inttypes.h limits.h locale.h math.h setjmp.h signal.h " \
         "stdalign.h stdarg.h stdatomic.h stdbool.h stddef.h stdint.h stdio.h stdlib.h string.h time.h", standard)
-    set_of("dirent.h dlfcn.h elf.h execinfo.h fcntl.h ftw.h glob.h poll.h pthread.h pty.h sched.h semaphore.h spawn.h strings.h sys/file.h sys/ioctl.h sys/mman.h sys/mount.h sys/resource.h sys/stat.h sys/statvfs.h " \
+    set_of("dirent.h dlfcn.h elf.h execinfo.h fcntl.h fnmatch.h ftw.h glob.h poll.h pthread.h pty.h sched.h semaphore.h spawn.h strings.h sys/file.h sys/ioctl.h sys/mman.h sys/mount.h sys/resource.h sys/stat.h sys/statvfs.h " \
         "sys/syscall.h sys/time.h sys/types.h sys/wait.h ucontext.h unistd.h", posix)
     set_of("stdbool.h stddef.h stdint.h", for_users)
 }
