@@ -11,7 +11,6 @@
 #include "examples/models/classifier.h"
 #include "examples/parallel.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
