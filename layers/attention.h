@@ -64,7 +64,7 @@ WF_PLACED wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_atte
 /* wf_attention_by_heads as a ring: a rank keeps its queries; blocks of keys and values go from rank to rank while it
  * computes with the one at hand, and results are joined by their logarithmic sums. Of p ranks each sends 2 (p-1) N S E
  * / p numbers in forward, and in backward as many and p/(p-1) as many of f32 (of f64 for f64) again for the gradients
- * of k and v. Any number of heads. No rank ever holds more than two blocks beside its own. Options are those of whole
+ * of k and v. Any number of heads. A rank holds two blocks at a time beside its own tokens. Options are those of whole
  * tokens; a mask may have heads. Equal to wf_attention but for the order of sums, which is fixed for a number of ranks.
  * Collective over that axis. */
 WF_PLACED wf_var *wf_attention_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
