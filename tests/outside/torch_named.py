@@ -33,9 +33,19 @@ spec = importlib.util.spec_from_file_location("from_pytorch", TOOL)
 from_pytorch = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(from_pytorch)
 
+
+def whole_paths(model):
+    """Without stochastic depth, which torchvision's swin_t does not take as an option."""
+    for module in model.modules():
+        if isinstance(module, torchvision.ops.StochasticDepth):
+            module.p = 0.0
+    return model
+
+
 # The library's family, the program's name, how it is made, its parameters.
 MODELS = [("torchvision.convnext", "convnext_tiny",
            lambda side: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), 28589128),
+          ("torchvision.swin", "swin_t", lambda side: whole_paths(torchvision.models.swin_t()), 28288354),
           ("torchvision.resnet", "resnet50", lambda side: torchvision.models.resnet50(), 25557032),
           ("torchvision.resnet", "resnet18", lambda side: torchvision.models.resnet18(), 11689512),
           ("torchvision.vit", "vit_base", lambda side: torchvision.models.vit_b_16(image_size=side), 86567656)]
