@@ -214,8 +214,7 @@ wf_var *wf_recurrent(wf_layer *layer, wf_var *const *inputs, int n, wf_var **las
 {
     if (last)
         *last = NULL;
-    if (!layer)
-        return NULL;
+    WF_NEED_NULL(layer);
     WF_NEED_NULL(last);
     WF_CHECK_NULL(layer->kind == &lstm_kind || layer->kind == &gru_kind, WF_ERR_ARGUMENT,
                   "wf_recurrent of %s \"%s\", should be an lstm or a gru", layer->kind->name, wf_layer_path(layer));
@@ -265,7 +264,6 @@ static bool add_levels(wf_layer *layer)
 
 static wf_layer *make(wf_ctx *ctx, const wf_layer_kind *kind, wf_cell cell, wf_recurrent_opts o)
 {
-    WF_NEED_NULL(ctx);
     WF_CHECK_NULL(o.in >= 1 && o.hidden >= 1, WF_ERR_ARGUMENT,
                   "%s: in is %lld and hidden is %lld, should be at least 1", kind->name, (long long)o.in,
                   (long long)o.hidden);
@@ -291,10 +289,12 @@ static wf_layer *make(wf_ctx *ctx, const wf_layer_kind *kind, wf_cell cell, wf_r
 
 wf_layer *wf_lstm(wf_ctx *ctx, wf_recurrent_opts o)
 {
+    WF_NEED_NULL(ctx);
     return make(ctx, &lstm_kind, WF_CELL_LSTM, o);
 }
 
 wf_layer *wf_gru(wf_ctx *ctx, wf_recurrent_opts o)
 {
+    WF_NEED_NULL(ctx);
     return make(ctx, &gru_kind, WF_CELL_GRU, o);
 }
