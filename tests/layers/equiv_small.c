@@ -1,6 +1,6 @@
-/* Small layers whose parameter every rank has whole (layerscale, positions, embedding), and rows by indices, on inputs
- * that are cut along any dimensions, unevenly and into empty parts: y, dx and the sum of the ranks' gradients are those
- * of the serial layer.
+/* Layers whose parameter every rank has whole (layerscale, positions, embedding, recurrent ones), rows by indices, on
+ * inputs that are cut along any dimensions, unevenly and into empty parts: y, dx and the sum of the ranks' gradients
+ * are those of the serial layer.
  */
 #include "layers/layers.h"
 #include "tests/optim/optim_model.h"
@@ -85,6 +85,16 @@ static wf_layer *depth(void)
     return wf_stochastic_depth(ctx, 0.4);
 }
 
+static wf_layer *lstm(void)
+{
+    return wf_lstm(ctx, (wf_recurrent_opts){.in = 4, .hidden = 2, .levels = 2, .both = true, .dropout = 0.3});
+}
+
+static wf_layer *gru(void)
+{
+    return wf_gru(ctx, (wf_recurrent_opts){.in = 4, .hidden = 2, .levels = 2, .both = true, .dropout = 0.3});
+}
+
 static const form forms[] = {
     {"layerscale", scale_channels, {.rank = 4, .dim = {3, 5, 4, 3}}, {0, 1}},
     {"layerscale, pixels", scale_channels, {.rank = 4, .dim = {3, 5, 4, 3}}, {2, 3}},
@@ -99,6 +109,8 @@ static const form forms[] = {
     {"take", rows, {.rank = 2, .dim = {5, 7}}, {1, 0}},
     {"stochastic depth", depth, {.rank = 4, .dim = {5, 2, 3, 2}}, {0, 2}},
     {"stochastic depth, pixels", depth, {.rank = 4, .dim = {5, 2, 3, 2}}, {3, 0}},
+    {"lstm", lstm, {.rank = 3, .dim = {5, 3, 4}}, {0, -1}},
+    {"gru", gru, {.rank = 3, .dim = {5, 3, 4}}, {0, -1}},
 };
 
 typedef struct outcome {
