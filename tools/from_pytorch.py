@@ -19,7 +19,7 @@ module or a layer that the table lacks is an error that names it.
 
 Parameters are W and b in convolutions (transposed ones too) and in linear layers, and gamma, beta, avg_mean, avg_var and
 N in normalisations (batch, layer, RMS, group, instance), which are known by their running statistics, by a weight of one
-dimension, or by a bias of as many dimensions as the weight. Shapes and elements stay as they are. bfloat16 becomes
+dimension, or by a bias of as many dimensions as the weight. Those of an LSTM or GRU keep their names. Shapes and elements stay as they are. bfloat16 becomes
 float32, which HDF5 has. Give wf_batchnorm PyTorch's eps, 1e-5, and a convolution's padding_mode to wf_conv_opts.boundary
 (WF_EDGE_CIRCULAR, WF_EDGE_REFLECT, WF_EDGE_REPLICATE).
 
@@ -36,6 +36,7 @@ import argparse
 import math
 import os
 import pickle
+import re
 import sys
 import zipfile
 import zlib
@@ -47,6 +48,8 @@ PLAIN = {"weight": "W", "bias": "b"}
 NORM = {"weight": "gamma", "bias": "beta", "running_mean": "avg_mean", "running_var": "avg_var",
         "num_batches_tracked": "N"}
 
+# LSTM and GRU, whose parameters have the same names here.
+RECURRENT = re.compile(r"(weight|bias)_(ih|hh)_l[0-9]+(_reverse)?")
 
 # The keys under which training checkpoints have the state_dict.
 WRAPPERS = ("state_dict", "model", "model_state_dict")
@@ -380,6 +383,8 @@ def read_table(path):
 def leaves_of(module, leaves, arrays, separator):
     """How the arrays of a module are called on the other side; those of a layer likewise, the other way round."""
     back = separator == "/"
+    if all(RECURRENT.fullmatch(leaf) for leaf in leaves):
+        return {leaf: leaf for leaf in leaves}
     if back:
         norm = not {"gamma", "beta", "avg_mean", "avg_var"}.isdisjoint(leaves)
     else:

@@ -103,16 +103,19 @@ def torch_scores(name, arrays, x):
 # LayerNorm over one and two dimensions, RMSNorm, GroupNorm, an affine InstanceNorm, and what is no normalisation.
 NORMS = {"tokens.weight": (12,), "tokens.bias": (12,), "planes.weight": (3, 4), "planes.bias": (3, 4),
          "rms.weight": (12,), "groups.weight": (8,), "groups.bias": (8,), "instances.weight": (8,),
-         "instances.bias": (8,), "fc.weight": (3, 4), "fc.bias": (3,), "plain.weight": (3, 4)}
+         "instances.bias": (8,), "fc.weight": (3, 4), "fc.bias": (3,), "plain.weight": (3, 4),
+         "rnn.weight_ih_l0": (8, 3), "rnn.weight_hh_l0": (8, 2), "rnn.bias_ih_l0": (8,), "rnn.bias_hh_l0": (8,),
+         "rnn.weight_ih_l0_reverse": (8, 3)}
 
 
 def check_norms(folder, arrays):
-    """Their parameters are gamma and beta in a model file, and come back."""
+    """Their parameters are gamma and beta in a model file, those of an LSTM keep their names; all come back."""
     with h5py.File(f"{folder}/norms.h5", "r") as file:
         for key, x in arrays.items():
             module, leaf = key.split(".")
             names = ("W", "b") if module in ("fc", "plain") else ("gamma", "beta")
-            assert numpy.array_equal(file[f"{module}/{names[leaf == 'bias']}"][()], x), (key, list(file[module]))
+            name = leaf if module == "rnn" else names[leaf == "bias"]
+            assert numpy.array_equal(file[f"{module}/{name}"][()], x), (key, list(file[module]))
     back = dict(numpy.load(f"{folder}/norms-back.npz"))
     assert sorted(back) == sorted(arrays), set(back) ^ set(arrays)
 
