@@ -18,7 +18,7 @@
 typedef struct settings {
     const char *communicator, *model, *data, *test, *optimizer, *weights, *compute;
     int64_t batch, epochs, iterations, size, limit, test_limit, width, patch, warmup, seed;
-    double seconds, lr, decay;
+    double seconds, lr, decay, smoothing;
     bool no_flip, test_only;
     example_saves saves;
     example_best best;
@@ -79,6 +79,7 @@ static void read_options(int argc, char **argv, settings *s)
         {"optimizer", "NAME", "sgd or adamw; default: what the model is usually trained by", .text = &s->optimizer},
         {"lr", "X", "learning rate for 256 images a step; 0: 0.1 of sgd, 0.001 of adamw", .real = &s->lr},
         {"weight-decay", "X", "0: 0.0001 of sgd, 0.05 of adamw", .real = &s->decay},
+        {"label-smoothing", "X", "part of the target that is spread over all classes, as 0.1", .real = &s->smoothing},
         {"warmup", "N", "steps in which the rate rises; 0: a tenth of all", .number = &s->warmup,
          .most = EXAMPLE_MOST_COUNT},
         {"weights", "FILE", "begin from this model file (HDF5)", .text = &s->weights},
@@ -210,7 +211,7 @@ static wf_status step(wf_trainer *trainer, void *user)
     wf_batch b;
     WF_MUST(wf_iter_next(t->train, &b));
     wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
-    wf_var *loss = wf_softmax_cross_entropy(scores, b.labels);
+    wf_var *loss = wf_softmax_cross_entropy_with(scores, b.labels, (wf_label_opts){.smoothing = t->s->smoothing});
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, (double)b.size));
     wf_trainer_add_samples(trainer, b.global);
@@ -220,30 +221,6 @@ static wf_status step(wf_trainer *trainer, void *user)
 }
 
 /* --- Testing ------------------------------------------------------------------------------------------------------ */
-
-/* Rows whose label has one of the five largest scores. Of equal scores the first is the larger one, as in
- * wf_count_correct; a score that is no number is none of them. */
-static int64_t count_top5(wf_var *scores, const wf_tensor *labels)
-{
-    const wf_tensor *values = wf_value(wf_cast(scores, WF_F32));
-    const int64_t n = wf_tensor_count(labels), classes = n > 0 ? wf_tensor_count(values) / n : 0;
-    float *score = malloc((size_t)(n * classes) * sizeof *score + 1);
-    int64_t *label = malloc((size_t)n * sizeof *label + 1), count = 0;
-    if (!score || !label)
-        example_abort("no memory for %lld scores", (long long)(n * classes));
-    WF_MUST(wf_tensor_export(values, score, (size_t)(n * classes) * sizeof *score));
-    WF_MUST(wf_tensor_export(labels, label, (size_t)n * sizeof *label));
-    for (int64_t i = 0; i < n; i++) {
-        const float *row = score + i * classes, own = row[label[i]];
-        int64_t larger = 0;
-        for (int64_t k = 0; k < classes; k++)
-            larger += !(row[k] < own) && k != label[i] && (row[k] != own || k < label[i]);
-        count += larger < 5;
-    }
-    free(score);
-    free(label);
-    return count;
-}
 
 /* Every test image once. The ranks along data have different ones; the others share them, and one of them counts. */
 static tally test_images(training *t)
@@ -255,7 +232,8 @@ static tally test_images(training *t)
         WF_MUST(wf_iter_next(t->test, &b));
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         WF_MUST(wf_check(scores));
-        const int64_t top1 = wf_count_correct(scores, b.labels), top5 = count_top5(scores, b.labels);
+        const int64_t top1 = wf_count_correct(scores, b.labels),
+                      top5 = wf_count_top_k(scores, b.labels, 5, (wf_label_opts){0});
         if (t->s->how.counts) {
             all.top1 += top1;
             all.top5 += top5;
