@@ -68,7 +68,8 @@ struct wf_ctx {
     wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
     void (*shared_release)(void *comm, void *data, size_t bytes);
 
-    /* Set by comm while it has communication in flight, otherwise NULL: see wf_ctx_progress. */
+    /* Set by comm, and by a ring of attention, while communication is in flight, otherwise NULL: see wf_ctx_progress.
+     */
     void (*progress)(void *own);
     void *progress_state;
 };

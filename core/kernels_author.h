@@ -29,6 +29,7 @@
 #include "core/context.h"
 #include "core/fold_author.h"
 #include "core/gates_author.h"
+#include "core/loss_author.h"
 #include "core/random_author.h"
 #include "core/stack_author.h"
 #include "core/status_author.h"
@@ -80,16 +81,6 @@ typedef enum wf_binary {
     WF_BINARY_LINEAR = 0, /* y = alpha a + beta b */
     WF_BINARY_MUL,        /* y = alpha a b */
 } wf_binary;
-
-typedef enum wf_loss_kind {
-    WF_LOSS_BCE_LOGITS = 0, /* max(x,0) - x t + log(1 + exp(-|x|)) */
-    WF_LOSS_MSE,            /* (x - t)^2 */
-    WF_LOSS_L1,             /* |x - t|, derivative 0 at 0 */
-    WF_LOSS_HUBER,          /* d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2), with d = x - t */
-    WF_LOSS_KL,             /* t (log t - x), and 0 where t is 0 */
-    WF_LOSS_FOCAL,          /* BCE_LOGITS w m^gamma; m = p (1 - t) + (1 - p) t, p = sigmoid(x); w = alpha t +
-                               (1 - alpha) (1 - t), or 1 where alpha is negative */
-} wf_loss_kind;
 
 typedef enum wf_optim_kind {
     WF_OPTIM_SGD = 0, /* g += decay p; m = momentum m + g; p -= lr (nesterov ? g + momentum m : m), or p -= lr g */
@@ -229,30 +220,6 @@ typedef struct wf_binary_args {
     const wf_array *a, *b, *y;
     bool accumulate;
 } wf_binary_args;
-
-typedef struct wf_loss_args {
-    wf_loss_kind kind;
-    const wf_array *x;
-    const wf_array *target; /* NULL: `value` everywhere */
-    double value, scale;
-    double delta;                 /* HUBER: above 0 */
-    double gamma, alpha;          /* FOCAL: gamma is 0 or more */
-    const wf_array *loss, *dloss; /* scalars, or of x's shape and order; dloss is in device memory */
-    const wf_array *dx;
-} wf_loss_args;
-
-/* Softmax and cross entropy in one. weight, log_sum, loss and dloss are of f32, or of f64 where x is; rows and labels
- * are those of nll_forward. */
-typedef struct wf_entropy_args {
-    const wf_array *x, *labels;
-    int64_t ignored;
-    double scale;
-    const wf_array *weight;       /* [C], of the classes; NULL: 1 */
-    double smoothing;             /* in [0, 1] */
-    const wf_array *log_sum;      /* [rows]: log sum_j exp(x_j - max x); forward writes it, backward reads it */
-    const wf_array *loss, *dloss; /* scalars, or one for each row; dloss is in device memory */
-    const wf_array *dx;           /* of x's type */
-} wf_entropy_args;
 
 /* Rows of a table by their numbers. table and y have one float type; in take_backward the table may be wide. */
 typedef struct wf_take_args {

@@ -56,7 +56,7 @@ static void apply_map(const affine *a, double at[3])
     memcpy(at, moved, sizeof moved);
 }
 
-/* Where the voxel lies in the part, or -1: the part holds one sample's [D,H,W]. */
+/* The place of a voxel in the part, or -1: the part holds one sample's [D,H,W]. */
 static int64_t place_in_part(const wf_box *box, const int64_t voxel[3])
 {
     int64_t place = 0;

@@ -220,7 +220,7 @@ static wf_status evaluate(wf_trainer *trainer, void *user)
     return wf_tape_set_mode(t->tape, WF_TRAIN);
 }
 
-/* Behind the report, whose mean all ranks have. */
+/* It runs behind the report, whose mean all ranks have. */
 static wf_status look(wf_trainer *trainer, void *user)
 {
     training *t = user;

@@ -16,6 +16,8 @@ static wf_ctx *ctx;
 static wf_tape *tape;
 static int size;
 
+#include "tests/layers/sharded_losses.h"
+
 static wf_var *half_dropped(wf_var *x)
 {
     return wf_dropout(x, 0.5);
@@ -37,63 +39,6 @@ static wf_var *twice_dropped(wf_var *x)
     return wf_dropout(once, 0.3);
 }
 
-static wf_var *bce(wf_var *x)
-{
-    return wf_bce_logits(x, 0.25);
-}
-
-static wf_var *mse(wf_var *x)
-{
-    wf_var *other = wf_scale(wf_tanh(x), 0.5);
-    return wf_mse(x, other);
-}
-
-static wf_var *l1(wf_var *x)
-{
-    wf_var *other = wf_scale(wf_tanh(x), 0.5);
-    return wf_l1(x, other);
-}
-
-static wf_var *huber(wf_var *x)
-{
-    wf_var *other = wf_scale(wf_tanh(x), 0.5);
-    return wf_huber(x, other, 0.3);
-}
-
-/* Towards x's own probabilities, so that a part has those of its elements. */
-static wf_var *divergence(wf_var *x)
-{
-    return wf_kl_div(x, wf_value(wf_sigmoid(x)));
-}
-
-static wf_var *focal(wf_var *x)
-{
-    return wf_focal_logits(x, wf_value(wf_sigmoid(wf_scale(x, 3))), (wf_focal_opts){0});
-}
-
-static wf_var *huber_of_elements(wf_var *x)
-{
-    wf_var *other = wf_scale(wf_tanh(x), 0.5);
-    return wf_huber_reduced(x, other, 0.3, WF_REDUCTION_NONE);
-}
-
-static wf_var *squares_summed(wf_var *x)
-{
-    wf_var *other = wf_scale(wf_tanh(x), 0.5);
-    return wf_mse_reduced(x, other, WF_REDUCTION_SUM);
-}
-
-static wf_var *dice(wf_var *x)
-{
-    return wf_dice(wf_sigmoid(x), wf_value(wf_sigmoid(wf_scale(x, 3))), (wf_dice_opts){.squared = true});
-}
-
-static wf_var *dice_of_batch(wf_var *x)
-{
-    const wf_dice_opts opts = {.batch = true, .reduction = WF_REDUCTION_SUM};
-    return wf_dice(wf_sigmoid(x), wf_value(wf_sigmoid(wf_scale(x, 3))), opts);
-}
-
 static wf_var *mean_of_squares(wf_var *x)
 {
     return wf_mean(wf_mul(x, x));
@@ -113,71 +58,6 @@ static wf_var *combined(wf_var *x)
 }
 
 /* Labels that follow from the first channel, so that a part has those of its rows; some are -100 if `some`. */
-static wf_tensor *labels_for(const wf_var *x, bool some)
-{
-    const wf_tensor *value = wf_value(x);
-    wf_shape shape = wf_tensor_shape(value);
-    const int64_t channels = shape.dim[1];
-    int64_t inner = 1;
-    for (int d = 2; d < shape.rank; d++)
-        inner *= shape.dim[d];
-    double host[MOST];
-    int32_t label[MOST];
-    WF_EXPECT_OK(wf_tensor_export(value, host, wf_tensor_bytes(value)));
-    for (int64_t n = 0; n < shape.dim[0]; n++)
-        for (int64_t i = 0; i < inner; i++) {
-            const double v = host[n * channels * inner + i];
-            label[n * inner + i] = some && v < -0.5 ? -100 : (int32_t)((int64_t)((v + 2) * 1000) % channels);
-        }
-    shape.rank--;
-    for (int d = 1; d < shape.rank; d++)
-        shape.dim[d] = shape.dim[d + 1];
-    wf_tensor *labels = wf_tensor_new(ctx, WF_I32, shape);
-    WF_EXPECT_OK(wf_tensor_import(labels, label, wf_tensor_bytes(labels)));
-    return labels;
-}
-
-static wf_var *counted(wf_var *x, wf_label_opts opts)
-{
-    wf_tensor *labels = labels_for(x, true);
-    opts.ignores = true;
-    opts.ignored = -100;
-    wf_var *loss = wf_softmax_cross_entropy_with(x, labels, opts);
-    wf_tensor_free(labels);
-    return loss;
-}
-
-static wf_var *dice_of_labels(wf_var *x)
-{
-    wf_tensor *labels = labels_for(x, false);
-    wf_var *loss = wf_dice(wf_softmax(x), labels, (wf_dice_opts){.batch = true, .skip_background = true});
-    wf_tensor_free(labels);
-    return loss;
-}
-
-static wf_var *counted_nll(wf_var *x)
-{
-    return counted(x, (wf_label_opts){0});
-}
-
-static wf_var *weighed_entropy(wf_var *x)
-{
-    double host[MOST];
-    for (int i = 0; i < MOST; i++)
-        host[i] = 0.25 + i % 5;
-    wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(wf_var_shape(x).dim[1]), host);
-    wf_var *loss = counted(x, (wf_label_opts){.smoothing = 0.2, .weight = weight});
-    wf_tensor_free(weight);
-    return loss;
-}
-
-/* A loss for each row, which the rows' own losses weigh. */
-static wf_var *rows_of_entropy(wf_var *x)
-{
-    wf_var *each = counted(x, (wf_label_opts){.smoothing = 0.2, .reduction = WF_REDUCTION_NONE});
-    return wf_mean(wf_mul(each, each));
-}
-
 typedef struct subject {
     const char *name;
     wf_var *(*function)(wf_var *x);
