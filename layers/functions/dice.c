@@ -273,11 +273,15 @@ wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts)
     if (opts.reduction != WF_REDUCTION_NONE)
         y = opts.reduction == WF_REDUCTION_SUM ? wf_sum(y) : wf_mean(y);
     y = share_of(y, shared, state.shares);
-    if (!y || !opts.batch || opts.reduction != WF_REDUCTION_MEAN)
+    if (!y || opts.reduction != WF_REDUCTION_MEAN)
         return y;
-    /* It stands for its samples, not for one. */
+    /* Of a batch the mean stands for its samples, not for one; of a sample each rank that has pixels for its share. */
     wf_reduction mark = wf_reduction_of(y);
-    mark.loss_count = (double)whole.dim[0];
-    mark.loss_part = (double)p->value->shape.dim[0];
+    if (opts.batch) {
+        mark.loss_count = (double)whole.dim[0];
+        mark.loss_part = (double)p->value->shape.dim[0];
+    }
+    for (int a = 0; a < WF_AXES; a++)
+        mark.loss_part /= (merged & ~wf_layout_axes(layout, 1)) >> a & 1 ? wf_mesh_size(layout->mesh, (wf_axis)a) : 1;
     return wf_reduction_mark(y, &mark);
 }
