@@ -123,14 +123,14 @@ static wf_status observe_metrics(fitting *f, wf_trainer *trainer, const wf_batch
 static wf_status evaluate_all(wf_trainer *trainer, void *user)
 {
     fitting *f = user;
+    const double ranks = wf_comm_size(f->comm);
     WF_TRY(wf_tape_set_mode(f->tape, WF_EVAL));
     for (int64_t left = wf_iter_epoch_length(f->data.test); left > 0; left--) {
         wf_batch b;
         wf_var *scores = NULL, *loss = NULL;
         WF_TRY(take_batch(f, f->data.test, &b, &scores, &loss));
-        /* The loss is this rank's part of a mean over the samples of all ranks. */
-        const double sum = wf_item(loss) * (double)b.global;
-        WF_TRY(wf_trainer_observe(trainer, "test_loss", b.size > 0 ? sum / (double)b.size : 0, (double)b.size));
+        /* The loss is this rank's part of a sum over the ranks, which is the mean over the samples of all. */
+        WF_TRY(wf_trainer_observe(trainer, "test_loss", wf_item(loss) * ranks, (double)b.global / ranks));
         WF_TRY(observe_metrics(f, trainer, &b, scores));
         WF_TRY(wf_tape_reset(f->tape));
     }

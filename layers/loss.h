@@ -12,8 +12,9 @@
 extern "C" {
 #endif
 
-/* What becomes of the losses of rows or elements. Sums and single losses are no means over samples: other ranks' and
- * chunks' are added, not averaged. */
+/* What becomes of the losses of rows or elements. Sums and single losses are no means over samples: with a
+ * layout, those of other ranks and chunks are added, not averaged; without one, several ranks, chunks and
+ * wf_optim_accumulate refuse them. */
 typedef enum wf_loss_reduction {
     WF_REDUCTION_MEAN = 0,
     WF_REDUCTION_SUM,
@@ -85,9 +86,9 @@ typedef struct wf_dice_opts {
 /* Soft Dice loss, MONAI's: 1 - (2 sum p t + top) / (sum p + sum t + bottom) of probabilities p [N,C,...], sums over the
  * pixels of each sample and class. The target is of p's shape, or labels [N,...] of u8, i32 or i64. The sums are those
  * of whole images where the layout cuts them, and of all ranks' samples with `batch`: then collective over these axes,
- * and a scalar result is this rank's part of a sum over them, as that of the other losses. `batch` without a layout is of this
- * rank's samples, and an error in chunks of a pipeline. All classes must be on each rank for labels and
- * skip_background. */
+ * and a scalar result is this rank's part of a sum over them, as that of the other losses. `batch` without a layout is
+ * of this rank's samples, in a pipeline of the chunk's; with one it is an error in chunks of a pipeline. All classes
+ * must be on each rank for labels and skip_background. */
 wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts);
 
 /* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. */

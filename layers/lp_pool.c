@@ -102,6 +102,9 @@ static wf_layer *pool_by_norm(wf_ctx *ctx, int nd, double p, wf_pool_opts o)
     for (int d = 0; d < nd; d++)
         state.size *= (double)(o.kernel_nd[d] ? o.kernel_nd[d] : o.kernel);
     o.count_include_pad = true;
+    /* Powers are what lies beyond the edge, too, and have no sign. */
+    o.boundary.value = pow(fabs(o.boundary.value), p);
+    o.boundary.n_negated = 0;
     return wf_sequential(
         ctx, WF_LAYERS(lp_layer(ctx, &power_kind, state), average[nd - 1](ctx, o), lp_layer(ctx, &root_kind, state)));
 }

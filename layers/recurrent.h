@@ -30,7 +30,7 @@ typedef struct wf_recurrent_opts {
  * then, of an LSTM, c in that order, so S is levels D for a GRU and twice that for an LSTM. Without it states begin as
  * 0.
  * - lengths [N], i32: a sample ends after its first lengths[n] steps (at most T; a number below 0 counts as 0). Its
- *   states stop there, outputs after it are 0, and the backward direction begins at it.
+ *   states stop there, outputs after it are 0 (x must be finite there), and the backward direction begins at it.
  * bf16 and f16 are summed in f32, and c is f32 between steps. Local. */
 wf_layer *wf_lstm(wf_ctx *ctx, wf_recurrent_opts opts);
 wf_layer *wf_gru(wf_ctx *ctx, wf_recurrent_opts opts);

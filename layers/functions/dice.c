@@ -6,6 +6,7 @@
  * Merged sums give the same quotients on each of their ranks, but a loss has to be a part of a sum over these: each
  * rank takes an equal share, and backward undoes that in the gradient of the sums, which would be
  * summed over the shares. */
+#include "comm/comm_author.h"
 #include "comm/mesh.h"
 #include "core/opts.h"
 #include "layers/functions/functions_impl.h"
@@ -207,7 +208,9 @@ static wf_var *dice_sums(const dice_state *state, wf_var *p, const wf_tensor *ta
         t = wf_tensor_dense(target, x->dtype, x->order);
     else if (x)
         t = one_hot(target, x);
-    const wf_status status = dice_run(state, x, t, merged, y);
+    wf_status status = dice_run(state, x, t, merged, y);
+    if (merged != 0) /* the others may wait in the sum */
+        status = wf_comm_post_failure(wf_mesh_world(p->value->layout.mesh), status);
     wf_var *out = wf_function_finish(status, p->tape,
                                      &(wf_node_spec){.op = &dice_op,
                                                      .n_in = 1,
@@ -275,13 +278,10 @@ wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts)
     y = share_of(y, shared, state.shares);
     if (!y || opts.reduction != WF_REDUCTION_MEAN)
         return y;
-    /* Of a batch the mean stands for its samples, not for one; of a sample each rank that has pixels for its share. */
+    /* It stands for the samples, of a batch too, and each rank for its share of the elements. */
     wf_reduction mark = wf_reduction_of(y);
-    if (opts.batch) {
-        mark.loss_count = (double)whole.dim[0];
-        mark.loss_part = (double)p->value->shape.dim[0];
-    }
-    for (int a = 0; a < WF_AXES; a++)
-        mark.loss_part /= (merged & ~wf_layout_axes(layout, 1)) >> a & 1 ? wf_mesh_size(layout->mesh, (wf_axis)a) : 1;
+    const int64_t own = wf_shape_count(p->value->shape), all = wf_shape_count(whole);
+    mark.loss_count = (double)whole.dim[0];
+    mark.loss_part = all > 0 ? (double)own / (double)all * mark.loss_count : 0;
     return wf_reduction_mark(y, &mark);
 }

@@ -2,6 +2,8 @@
  * sums and means that are parts of a global one. */
 #include "layers/functions/functions_impl.h"
 
+#include "comm/mesh.h"
+
 #include "layers/layer_author.h"
 
 wf_status wf_function_check_value(const char *what, const wf_var *x)
@@ -104,6 +106,10 @@ wf_reduction wf_reduction_mean(const wf_var *x, int without)
     if (x->loss_count == 0) {
         reduction.loss_count = x->loss_mean ? 0 : shape.rank > 0 ? (double)shape.dim[0] : 1;
         reduction.loss_part = all > 0 ? (double)own / (double)all * reduction.loss_count : 0;
+        /* Every rank has a part of all elements of a partial value. */
+        for (int a = 0; a < WF_AXES; a++)
+            if (layout->known && layout->placement[a] == WF_PARTIAL)
+                reduction.loss_part /= wf_mesh_size(layout->mesh, (wf_axis)a);
     }
     if (without >= 0)
         shape.dim[without] = 1;

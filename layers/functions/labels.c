@@ -1,5 +1,6 @@
 /* Functions of scores with a label for each row: negative log likelihood, softmax and cross entropy in one, hits. Means
  * are over the rows that count, or by the weights of their labels, of all ranks that hold parts of the scores. */
+#include "comm/comm_author.h"
 #include "comm/mesh.h"
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
@@ -134,8 +135,11 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const w
     const unsigned axes = wf_layout_axes(layout, ~0U);
     if (opts->reduction != WF_REDUCTION_MEAN || (!opts->ignores && !opts->weight))
         return WF_OK;
-    WF_NEED(labels);
-    WF_TRY(count_rows(x->value->ctx, labels, opts, &own));
+    wf_status status =
+        labels ? count_rows(x->value->ctx, labels, opts, &own) : wf_error_take("labels", __FILE__, __LINE__);
+    if (axes != 0) /* the others may wait in the sum */
+        status = wf_comm_post_failure(wf_mesh_world(layout->mesh), status);
+    WF_TRY(status);
     all = own;
     if (axes != 0)
         WF_TRY(wf_allreduce_f64(wf_mesh_comm_of(layout->mesh, axes), &all, 1, WF_SUM));

@@ -19,7 +19,7 @@ void guard_need_host(const char *what, const void *data, size_t bytes);
 void guard_here(void);
 
 /* guard_capture.c: arguments of a slot, copied where they lie in host memory, and what does it again. */
-#define GUARD_VALUES 30
+#define GUARD_VALUES 32
 typedef struct guard_value {
     void *p;
     bool owned;

@@ -202,7 +202,8 @@ static guard_value save_count(wf_count count)
     F(I, heads) F(D, scale) F(P, q) F(P, k) F(P, v) F(P, y) F(P, lse) F(P, dy) F(P, dq) F(P, dk) F(P, dv) F(P, bias)   \
     F(P, index) F(P, dbias) F(P, mask) F(P, lengths) F(P, q_region) F(P, k_region) F(I, causal) F(I, first_query)      \
     F(I, first_key) F(I, first_sample) F(I, grid.first_row) F(I, grid.rows) F(I, grid.all_rows)                           \
-    F(I, grid.first_column) F(I, grid.columns) F(I, grid.all_columns) F(D, dropout) F(P, random)
+    F(I, grid.first_column) F(I, grid.columns) F(I, grid.all_columns) F(I, joins) F(I, adds)          \
+    F(D, dropout) F(P, random)
 #define FIELDS_gates(F)                                                                                                \
     F(I, cell) F(I, step) F(P, lengths) F(P, input) F(P, recurrent) F(P, bias) F(P, recurrent_bias) F(P, gates)        \
     F(P, kept) F(P, cell_before) F(P, before) F(P, h) F(P, y) F(P, dy) F(P, dh) F(P, dcell) F(P, dinput) F(P, drecurrent)
@@ -438,7 +439,8 @@ static wf_kernels filled(void)
     TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
     TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(matmul_stack), TAKE(pool_forward),
         TAKE(pool_backward);
-    TAKE(resample_forward), TAKE(resample_backward), TAKE(taps), TAKE(norm_stats), TAKE(norm_forward), TAKE(norm_backward_stats);
+    TAKE(resample_forward), TAKE(resample_backward), TAKE(taps), TAKE(norm_stats), TAKE(norm_forward),
+        TAKE(norm_backward_stats);
     TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(group_norm_stats);
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
     TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);

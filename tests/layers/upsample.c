@@ -160,6 +160,9 @@ static void lp_pools(void)
     expect_resized(ctx, "p 3", wf_lp_pool1d(ctx, 3, (wf_pool_opts){.kernel = 5}), 1, LIST(cbrt(1 + 8 + 64 + 27 + 343)));
     expect_resized(ctx, "padded", wf_lp_pool1d(ctx, 2, (wf_pool_opts){.kernel = 3, .pad = 1}), 2,
                    LIST(sqrt(5), sqrt(16 + 9 + 49)));
+    const wf_boundary edge = {.edge = WF_EDGE_CONSTANT, .value = -3};
+    expect_resized(ctx, "constant edge", wf_lp_pool1d(ctx, 2, (wf_pool_opts){.kernel = 3, .pad = 1, .boundary = edge}),
+                   2, LIST(sqrt(9 + 5), sqrt(16 + 9 + 49)));
     expect_resized(ctx, "ceil", wf_lp_pool1d(ctx, 2, (wf_pool_opts){.kernel = 2, .ceil_mode = true}), 3,
                    LIST(sqrt(5), 5, sqrt(2 * 49)));
     expect_slopes(ctx, 2, -1);
