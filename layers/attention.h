@@ -58,8 +58,8 @@ wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
  * all tokens of its heads (balanced blocks, which may be uneven or empty), one takes y back to the ranks of its tokens;
  * backward has the same, reversed. Of p ranks each sends about 3 (p-1)/p N T E / p numbers, then a third of that.
  * Masks, lengths, regions and the index of a bias are those of whole tokens; a mask has 1 in the place of heads. A
- * wrong one is an error of all ranks before anything is sent. Collective over that axis. Where no axis cuts tokens:
- * wf_attention. */
+ * wrong shape or type of one is an error of all ranks before anything is sent. Collective over that axis. Where no axis
+ * cuts tokens: wf_attention. */
 WF_PLACED wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
 /* wf_attention_by_heads as a ring: a rank keeps its queries; blocks of keys and values go from rank to rank while it
  * computes with the one at hand, and results are joined by their logarithmic sums. Of p ranks each sends 2 (p-1) N S E

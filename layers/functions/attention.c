@@ -112,7 +112,10 @@ static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
             return false;
         if (a->placement[axis] != WF_SHARDED)
             continue;
-        if (a->dim[axis] != b->dim[axis] || (a->dim[axis] == a->global.rank - 1 && !same_heads(a, b, axis, heads)))
+        const bool features = a->dim[axis] == a->global.rank - 1;
+        if (a->dim[axis] != b->dim[axis] || (features && !same_heads(a, b, axis, heads)))
+            return false;
+        if (!features && a->bounds[axis] && b->bounds[axis] && a->bounds[axis] != b->bounds[axis])
             return false;
     }
     return true;
@@ -127,7 +130,7 @@ static bool whole_heads(const wf_layout *layout, int64_t heads)
             for (int r = 0; r <= wf_mesh_size(layout->mesh, (wf_axis)axis); r++)
                 if (layout->bounds[axis][r] % d != 0)
                     return false;
-    return layout->box.lo[2] % d == 0 && layout->box.hi[2] % d == 0;
+    return layout->box.lo[last] % d == 0 && layout->box.hi[last] % d == 0;
 }
 
 /* The three are cut alike, into whole heads. */

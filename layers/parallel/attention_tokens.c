@@ -9,7 +9,7 @@
 int wf_token_axis(const wf_layout *layout)
 {
     for (int a = 0; layout->known && a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED && layout->dim[a] == 1)
+        if (layout->placement[a] == WF_SHARDED && layout->dim[a] == layout->global.rank - 2)
             return a;
     return -1;
 }
@@ -60,8 +60,11 @@ wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, co
              wf_layout_text(layout, left));
     bool alike = other->known && other->mesh == layout->mesh && other->global.rank == 3 &&
                  other->global.dim[0] == layout->global.dim[0] && other->global.dim[2] == layout->global.dim[2];
-    for (int a = 0; a < WF_AXES && alike; a++)
-        alike = layout->placement[a] == other->placement[a] && layout->dim[a] == other->dim[a];
+    for (int a = 0; a < WF_AXES && alike; a++) {
+        const bool samples = layout->placement[a] == WF_SHARDED && layout->dim[a] == 0;
+        alike = layout->placement[a] == other->placement[a] && layout->dim[a] == other->dim[a] &&
+                (!samples || !layout->bounds[a] || !other->bounds[a] || layout->bounds[a] == other->bounds[a]);
+    }
     WF_CHECK(alike, WF_ERR_SHAPE,
              "%s takes queries and keys [N,T,E] and [N,S,E] that the same axes cut, not (%s) and (%s)", what,
              wf_layout_text(layout, left), wf_layout_text(other, right));
@@ -82,7 +85,12 @@ wf_status wf_tokens_check_opts(const wf_var *q, const wf_var *k, const wf_attent
                                     .t = layout->global.dim[1],
                                     .s = k->value->layout.global.dim[1],
                                     .heads_cut = by_heads};
-    return wf_comm_post_failure(wf_mesh_world(layout->mesh), wf_attention_check_opts(q, o, &of));
+    wf_status status = wf_attention_check_opts(q, o, &of);
+    if (k->value->shape.dim[0] != of.n)
+        status =
+            WF_RAISE(WF_ERR_SHAPE, "attention of queries of %lld samples here, and keys of %lld: should be as many",
+                     (long long)of.n, (long long)k->value->shape.dim[0]);
+    return wf_comm_post_failure(wf_mesh_world(layout->mesh), status);
 }
 
 /* --- several in one tensor [3,N,T,E] ------------------------------------------------------------------------------ */
@@ -198,8 +206,10 @@ wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts
         (!equal && !gather_tokens(x + 1, 2, axis, bounds, part + 1)))
         return NULL;
     wf_var *y = wf_attention(part[0], part[1], part[2], o);
-    if (!y)
+    if (!y) { /* the others may wait for its heads */
+        (void)wf_comm_post_failure(wf_mesh_world(own.mesh), wf_error_code());
         return NULL;
+    }
     return wf_redistribute_along(y, moved_cut(&y->value->layout, axis, 2, 1, own.bounds[axis]), 1u << axis);
 }
 

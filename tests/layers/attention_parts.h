@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { MOST = 600 };
+enum { MOST = 3000 };
 
 static void begin_ranks(void)
 {

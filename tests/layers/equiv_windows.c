@@ -3,7 +3,7 @@
  * the pixels that windows lack, and no more. */
 #include "tests/layers/attention_parts.h"
 
-enum { SAMPLES = 2, FEATURES = 4, BOUNDS_MOST = 9 };
+enum { SAMPLES = 2, FEATURES = 8, BOUNDS_MOST = 9 };
 
 /* How rows and columns are cut: into balanced blocks, or at bounds with parts of none. */
 typedef enum parts_kind { BALANCED, UNEVEN, ONE_HAS_ALL, PARTS } parts_kind;
