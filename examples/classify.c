@@ -112,6 +112,8 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
     else if (strncmp(c->name, "swin", 4) == 0 && strcmp(s->how.how, "data") != 0 && strcmp(s->how.how, "spatial") != 0)
         snprintf(complaint, sizeof complaint, "--parallel %.100s: %s can be split by data or spatial", s->how.how,
                  c->name);
+    else if (s->smoothing > 1)
+        snprintf(complaint, sizeof complaint, "--label-smoothing %g: should be at most 1", s->smoothing);
     else if (!s->optimizer)
         s->optimizer = c->adamw ? "adamw" : "sgd";
     example_agree(comm, *complaint ? complaint : NULL);

@@ -172,6 +172,31 @@ static wf_dataset *some_of(wf_dataset *files, int64_t limit)
     return files;
 }
 
+/* The classes of a folder of pictures are its subfolders in their order, so train and val need the same ones. */
+static void compare_classes(const char *dir, char complaint[512])
+{
+    static const char *const part[2] = {"train", "val"};
+    glob_t found[2] = {0};
+    char pattern[4200];
+    size_t head[2];
+    for (int i = 0; i < 2; i++) {
+        head[i] = (size_t)snprintf(pattern, sizeof pattern, "%.4000s/%s/*/", dir, part[i]) - 2;
+        if (glob(pattern, 0, NULL, &found[i]) == GLOB_NOSPACE)
+            example_abort("no memory for the folders of %s", dir);
+    }
+    const size_t n = found[0].gl_pathc, m = found[1].gl_pathc;
+    for (size_t i = 0; (i < n || i < m) && !*complaint; i++) {
+        const char *const train = i < n ? found[0].gl_pathv[i] + head[0] : "none";
+        const char *const val = i < m ? found[1].gl_pathv[i] + head[1] : "none";
+        if (strcmp(train, val) != 0)
+            snprintf(complaint, 512,
+                     "%.300s: folder %zu is %.60s in train and %.60s in val: should be the same classes", dir, i + 1,
+                     train, val);
+    }
+    globfree(&found[0]);
+    globfree(&found[1]);
+}
+
 wf_dataset *images_labelled(wf_comm *comm, const wf_mesh *mesh, images_opts o)
 {
     char path[4096];
@@ -186,6 +211,8 @@ wf_dataset *images_labelled(wf_comm *comm, const wf_mesh *mesh, images_opts o)
     wf_dataset_info info;
     example_check(comm, wf_dataset_info_get(images, &info));
     char complaint[512] = "";
+    if (o.split == WF_TEST_SET && exists(o.dir, "train") && strcmp(from, o.dir) != 0 && !is_hdf5(from))
+        compare_classes(o.dir, complaint);
     if (!info.labels || info.classes < 1 || info.shape.rank != 3)
         snprintf(complaint, sizeof complaint, "%.400s: should be images with labels", from);
     example_agree(comm, *complaint ? complaint : NULL);

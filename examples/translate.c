@@ -113,7 +113,12 @@ static wf_dataset *pairs_of(const training *t, wf_dataset_split split)
 {
     const wf_catalogue_opts o = {.path = t->s->data, .language = t->s->language, .most = t->s->most};
     wf_dataset *pairs = wf_catalogue(t->ctx, o, split);
-    example_check(t->comm, wf_bcast_status(t->comm, wf_dataset_open(pairs), 0));
+    const wf_status status = wf_dataset_open(pairs); /* every rank reads the catalogues of its machine */
+    for (int r = 0; r < wf_comm_size(t->comm); r++)
+        example_check(t->comm, wf_bcast_status(t->comm, r == t->rank ? status : WF_OK, r));
+    int64_t ends[2] = {wf_dataset_count(pairs), -wf_dataset_count(pairs)};
+    WF_MUST(wf_allreduce_i64(t->comm, ends, 2, WF_MAX));
+    example_agree(t->comm, ends[0] == -ends[1] ? NULL : "the ranks have catalogues of different numbers of messages");
     char complaint[256];
     snprintf(complaint, sizeof complaint, "%s: there is no pair of sentences to %s",
              t->s->data ? t->s->data : t->s->language, split == WF_TEST_SET ? "translate" : "learn from");
@@ -376,7 +381,8 @@ int main(int argc, char **argv)
     make_model(&t);
     t.optim = wf_lr_schedule(
         wf_adam(t.model, (wf_adam_opts){.lr = s.lr}),
-        (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = s.steps / 20, .total = s.steps, .end = 0.05});
+        (wf_schedule_opts){
+            .kind = WF_SCHEDULE_COSINE, .warmup = s.steps / 20, .total = s.steps - s.steps / 20, .end = 0.05});
     if (!t.cut)
         t.optim = wf_multi_node(comm, t.optim);
     example_check(comm, wf_check(t.optim));

@@ -23,6 +23,7 @@ typedef struct fitting {
     wf_checkpoint *checkpoint;
     int64_t accumulate, epoch_steps;
     int64_t samples, test_samples; /* on rank 0, for the banner */
+    int64_t evaluated;             /* the iteration of the newest evaluation */
 } fitting;
 
 double wf_accuracy(const wf_var *scores, const wf_tensor *labels)
@@ -59,6 +60,8 @@ static wf_status check_metrics(const wf_fit_opts *o)
 static wf_status check_fit(const wf_fit_opts *o)
 {
     WF_NEED(o->optim);
+    if (!o->train || !o->test) /* NULL may be what a reader left that failed */
+        WF_TRY(wf_error_pending());
     WF_CHECK(o->loss, WF_ERR_ARGUMENT, "wf_fit needs a loss");
     WF_CHECK(
         o->accumulate >= 0 && o->epochs >= 0 && o->evaluate_every >= 0 && o->patience >= 0 && o->checkpoint_every >= 0,
@@ -134,6 +137,7 @@ static wf_status evaluate_all(wf_trainer *trainer, void *user)
         WF_TRY(observe_metrics(f, trainer, &b, scores));
         WF_TRY(wf_tape_reset(f->tape));
     }
+    f->evaluated = wf_trainer_iteration(trainer);
     return wf_tape_set_mode(f->tape, WF_TRAIN);
 }
 
@@ -151,11 +155,11 @@ static wf_status show_epoch(wf_trainer *trainer, void *user)
     char line[512];
     int used = snprintf(line, sizeof line, "epoch %lld  loss %.4f", (long long)wf_trainer_epoch(trainer),
                         wf_trainer_mean(trainer, "loss"));
-    if (f->data.test)
+    const bool tested = f->data.test && f->evaluated == wf_trainer_iteration(trainer);
+    if (tested)
         used += snprintf(line + used, sizeof line - (size_t)used, "  test_loss %.4f",
                          wf_trainer_mean(trainer, "test_loss"));
-    for (const wf_metric *m = f->opts->metrics; f->data.test && m && m->name && used < (int)sizeof line - NAME - 16;
-         m++) {
+    for (const wf_metric *m = f->opts->metrics; tested && m && m->name && used < (int)sizeof line - NAME - 16; m++) {
         char name[NAME];
         snprintf(name, sizeof name, "test_%s", m->name);
         used += snprintf(line + used, sizeof line - (size_t)used, "  %s %.4f", name, wf_trainer_mean(trainer, name));
@@ -176,6 +180,7 @@ static wf_status wire_trainer(fitting *f)
                                                   .seconds = o->seconds,
                                                   .log = o->log,
                                                   .progress = o->progress,
+                                                  .finite = true,
                                                   .optim = f->data.optim});
     WF_TRY(wf_check(f->trainer));
     if (f->data.test) {
@@ -238,6 +243,13 @@ static int64_t count_of(wf_dataset *dataset)
     return info.count;
 }
 
+static wf_status check_samples(const fitting *f)
+{
+    WF_CHECK(wf_comm_rank(f->comm) != 0 || f->samples > 0, WF_ERR_ARGUMENT,
+             "wf_fit: the data set to train on is empty");
+    return WF_OK;
+}
+
 static wf_status train_prepared(fitting *f, wf_prepare_opts prepare)
 {
     const wf_fit_opts *o = f->opts;
@@ -251,6 +263,7 @@ static wf_status train_prepared(fitting *f, wf_prepare_opts prepare)
     WF_CHECK(f->data.train, WF_ERR_ARGUMENT, "wf_fit: no data set to train on");
     WF_CHECK(f->data.test || !(o->best || o->patience || o->watch), WF_ERR_ARGUMENT,
              "wf_fit: best, patience and watch need a data set to test on");
+    WF_TRY(wf_agree_status(f->comm, check_samples(f)));
     f->epoch_steps = (wf_iter_epoch_length(f->data.train) + f->accumulate - 1) / f->accumulate;
     f->tape = wf_tape_new(wf_comm_ctx(f->comm));
     WF_TRY(wf_agree_status(f->comm, wf_check(f->tape)));

@@ -95,7 +95,8 @@ typedef struct wf_fit_result {
  * `train`, and in every evaluation the loss and the metrics over all samples of `test` once, in evaluation mode.
  * Reports have "loss", and "test_loss" and "test_NAME" of the metrics. The banner says how many samples, epochs, steps,
  * parameters and ranks there are, and how large a batch is. `result` may be NULL. WF_ERR_ARGUMENT for an option out of
- * its range; the errors of a step are those of wf_trainer_run. Collective. */
+ * its range; the errors of a step are those of wf_trainer_run, WF_ERR_NUMERIC for a loss that is no number. Collective.
+ */
 WF_PLACED wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result) WF_NODISCARD;
 
 #ifdef __cplusplus

@@ -11,6 +11,8 @@ enum { AHEAD = 2 };
 static wf_status check_prepare(const wf_prepare_opts *opts)
 {
     WF_NEED(opts->optim);
+    if (!opts->train || !opts->test) /* NULL may be what a reader left that failed */
+        WF_TRY(wf_error_pending());
     WF_CHECK(opts->batch >= 0 && opts->test_batch >= 0, WF_ERR_ARGUMENT,
              "wf_prepare: batches of %lld samples, and of %lld for the test: should be 1 or more, or 0 for the default",
              (long long)opts->batch, (long long)opts->test_batch);
@@ -43,6 +45,9 @@ static wf_status prepare_parts(wf_comm *comm, wf_prepare_opts *opts, wf_prepared
         opts->test = NULL;
         WF_TRY(wf_check(prepared->test));
     }
+    wf_dataset_free(opts->train); /* those of ranks that rank 0 does not ask */
+    wf_dataset_free(opts->test);
+    opts->train = opts->test = NULL;
     prepared->optim = wf_multi_node_with(comm, opts->optim, opts->multi_node);
     opts->optim = NULL;
     return wf_check(prepared->optim);

@@ -35,7 +35,7 @@ fail() {
 # is_number TEXT LEAST
 is_number() {
     case $1 in
-    '' | *[!0-9]* | ??????*) return 1 ;;
+    '' | 0?* | *[!0-9]* | ??????*) return 1 ;;
     esac
     [ "$1" -ge "$2" ]
 }
@@ -69,7 +69,10 @@ set_environment() {
     put PRTE_MCA_rmaps_default_mapping_policy :oversubscribe
     put OMPI_MCA_hwloc_base_binding_policy none
     put PRTE_MCA_hwloc_default_binding_policy none
-    if [ -z "$hosts" ] && [ "$ranks" -gt "$cores" ]; then
+    here=$ranks # ranks on this machine
+    [ -z "$hosts" ] || here=1
+    [ -z "${SLURM_JOB_NUM_NODES-}" ] || here=$(((ranks + SLURM_JOB_NUM_NODES - 1) / SLURM_JOB_NUM_NODES))
+    if [ "$here" -gt "$cores" ]; then
         put OMPI_MCA_mpi_yield_when_idle 1
         put MPIR_CVAR_POLLS_BEFORE_YIELD 1
         put OMP_WAIT_POLICY passive
@@ -82,7 +85,7 @@ set_environment() {
     fi
     # OpenMPI takes some MiB a rank of /dev/shm, and dies where there are none.
     free=$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')
-    if [ "${free:-0}" -lt $((16 * ranks)) ]; then
+    if [ "${free:-0}" -lt $((16 * here)) ]; then
         put OMPI_MCA_btl_vader_backing_directory "${TMPDIR:-/tmp}"
     fi
     # A launcher that gets TERM itself, as from scancel, lets the ranks save for so many seconds. It also waits so long
@@ -91,6 +94,7 @@ set_environment() {
         put OMPI_MCA_odls_base_sigkill_timeout 10
         put PRTE_MCA_odls_base_sigkill_timeout 10
     fi
+    [ -z "$gpus" ] || unset CUDA_VISIBLE_DEVICES # which Slurm sets
     case $gpus in
     none) put CUDA_VISIBLE_DEVICES "" ;;
     ?*) put CUDA_VISIBLE_DEVICES "$gpus" ;;
@@ -99,6 +103,9 @@ set_environment() {
 
 check_hosts() {
     [ -r "$hosts" ] || fail "--hosts $hosts: cannot be read"
+    case $hosts in
+    *[[:space:]]*) fail "--hosts $hosts: should be a path without blanks" ;;
+    esac
     slots=$(awk -v me="$me" -v file="$hosts" '
         { sub(/#.*/, "") }
         NF == 0 { next }
@@ -107,20 +114,41 @@ check_hosts() {
             exit wrong = 1
         }
         { n += NF == 2 ? substr($2, 7) : 1; names++ }
-        END { if (wrong) exit 1; if (names) print n; else { print me ": " file ": names no machine" >"/dev/stderr"; exit 1 } }' "$hosts") || exit 2
+        END { if (wrong) exit 1; if (names) print n; else { print me ": " file ": names no machine" >"/dev/stderr"; exit 1 } }' <"$hosts") || exit 2
     for name in $(sed 's/#.*//' "$hosts" | awk 'NF { print $1 }'); do
-        getent hosts "$name" >/dev/null || fail "$hosts: no machine is known as $name"
+        getent ahosts "$name" >/dev/null || fail "$hosts: no machine is known as $name"
     done
 }
 
 # --- Starting -----------------------------------------------------------------------------------------------------------
 
 find_launcher() {
+    launcher=
     for name in mpirun mpiexec; do
-        command -v $name >/dev/null && launcher=$name && return
+        [ -n "$launcher" ] || ! command -v $name >/dev/null || launcher=$name
     done
-    [ -n "${SLURM_JOB_ID-}" ] && command -v srun >/dev/null && launcher=srun && return
-    fail "there is no mpirun, and no srun in a job of Slurm (Debian: openmpi-bin)"
+    if [ -z "$launcher" ] && [ -n "${SLURM_JOB_ID-}" ] && command -v srun >/dev/null; then
+        launcher=srun
+    fi
+    [ -n "$launcher" ] || fail "there is no mpirun, and no srun in a job of Slurm (Debian: openmpi-bin)"
+    [ -z "$hosts" ] || $launcher --version 2>/dev/null | grep -q -e 'Open MPI' -e OpenRTE ||
+        fail "--hosts: $launcher is not OpenMPI's, whose lists of machines these are"
+}
+
+# A function, a word of the shell or a folder is no program.
+check_program() {
+    found=
+    case $1 in
+    */*) found=$1 ;;
+    *)
+        IFS=:
+        for folder in $PATH; do
+            [ -n "$found" ] || [ ! -f "$folder/$1" ] || [ ! -x "$folder/$1" ] || found=$folder/$1
+        done
+        unset IFS
+        ;;
+    esac
+    [ -f "$found" ] && [ -x "$found" ] || fail "$1: there is no such program"
 }
 
 # The words between the launcher and the program, in $words. Variables go to other machines by name.
@@ -133,10 +161,17 @@ launcher_words() {
     done
 }
 
-# The program gets USR1, which makes it save and leave; at a second INT its ranks are killed, and then the launcher ends.
-asked=
+# The program gets USR1, which makes it save and leave. At a second INT its ranks are killed, and then the launcher ends; a
+# second TERM goes to the launcher, which may not have had its ranks at the first. Who ends a job of Slurm by anything but
+# USR1 does not want it back.
+asked= job=
 on_signal() {
-    if [ "$asked" ] && [ "$1" = INT ]; then
+    [ "$1" = USR1 ] || requeue=
+    [ -n "$job" ] || asked=once # start looks
+    [ -n "$job" ] || return
+    if [ "$asked" ] && [ "$1" = TERM ]; then
+        kill -TERM "$job" 2>/dev/null
+    elif [ "$asked" ] && [ "$1" = INT ]; then
         asked=now
         # shellcheck disable=SC2046 # one word a process
         kill -KILL $(cat "/proc/$job/task"/*/children) 2>/dev/null || kill -TERM "$job" 2>/dev/null
@@ -150,6 +185,7 @@ on_signal() {
 start() {
     setsid "$@" <&0 &
     job=$!
+    [ -z "$asked" ] || kill -USR1 "$job" 2>/dev/null
     code=0
     wait "$job" || code=$?
     while [ "$asked" ] && kill -0 "$job" 2>/dev/null; do # a signal ended the wait, not the launcher
@@ -161,8 +197,10 @@ start() {
 run() {
     failures=0
     trap 'on_signal INT' INT
-    trap 'on_signal TERM' TERM USR1
-    while :; do
+    trap 'on_signal TERM' TERM HUP QUIT
+    trap 'on_signal USR1' USR1
+    code=85
+    while [ -z "$asked" ]; do
         launcher_words
         # shellcheck disable=SC2086 # options are words without spaces
         start $launcher $words "$@"
@@ -174,8 +212,7 @@ run() {
         echo "$me: code $code: start $failures of $restarts after a failure, ranks: $ranks" >&2
     done
     if [ "$code" = 85 ] && [ -n "$requeue" ] && [ -n "${SLURM_JOB_ID-}" ]; then
-        scontrol requeue "$SLURM_JOB_ID"
-        sleep 60 # Slurm ends what is left of this run
+        scontrol requeue "$SLURM_JOB_ID" && sleep 60 # Slurm ends what is left of this run
     fi
     [ "$asked" != now ] || code=130
     exit "$code"
@@ -197,6 +234,15 @@ ask_number() {
 }
 
 write_by_answers() {
+    [ ! -e "$1" ] || fail "--ask $1: is there already"
+    case $1 in
+    *[[:space:]]*) fail "--ask $1: should be a path without blanks" ;;
+    esac
+    self=$(command -v "$0")
+    case $self in
+    /*) ;;
+    *) self=$PWD/$self ;;
+    esac
     ask "Slurm's batch script, or a list of machines? (slurm, hosts)" slurm
     kind=$answer
     case $kind in
@@ -212,7 +258,7 @@ write_by_answers() {
             [ "$devices" = 0 ] || echo "#SBATCH --gpus-per-node=$devices"
             echo "# Two minutes before the end the program is asked to save; then the job is queued again, until it is done."
             echo "#SBATCH --signal=B:USR1@120 --requeue --open-mode=append"
-            echo "exec $me --requeue -np $((nodes * tasks)) $command"
+            echo "exec $self --requeue -np $((nodes * tasks)) $command"
         } >"$1" || exit 1
         echo "$me: $1 is written; submit it by: sbatch $1" >&2
         ;;
@@ -255,10 +301,11 @@ while [ $# -gt 0 ]; do
 done
 [ $# -gt 0 ] || fail "no program is named; see $me --help"
 case $gpus in
-*[!0-9,]*) [ "$gpus" = none ] || fail "--gpus $gpus: should be numbers with commas between them, or none" ;;
+*[!0-9,]* | ,* | *, | *,,*) [ "$gpus" = none ] || fail "--gpus $gpus: should be numbers with commas between them, or none" ;;
 esac
-command -v "$1" >/dev/null || fail "$1: there is no such program"
+check_program "$1"
 [ -z "$hosts" ] || check_hosts
+[ -z "$least" ] || [ "$restarts" -gt 0 ] || fail "--least $least: is for --restarts, which is not given"
 ranks=${ranks:-${slots:-${SLURM_NTASKS:-$cores}}}
 [ -z "$least" ] || [ "$least" -le "$ranks" ] || fail "--least $least: should be at most $ranks, the number of ranks"
 set_environment

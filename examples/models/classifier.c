@@ -131,7 +131,7 @@ const char *classifier_complaint(const classifier *c, const classifier_opts *o)
     else if (c->make == swin_new && o->width % (c->which == SWIN_BASE ? 4 : 3))
         snprintf(complaint, sizeof complaint, "%s: width %lld: should be a multiple of its heads, %d", c->name,
                  (long long)o->width, c->which == SWIN_BASE ? 4 : 3);
-    else if (c->make == convnext_new && o->size < 8 * convnext_patch(o))
+    else if ((c->make == convnext_new || c->make == swin_new) && o->size < 8 * convnext_patch(o))
         snprintf(complaint, sizeof complaint, "%s: images of %lld pixels: should be at least 8 patches of %lld",
                  c->name, size, (long long)convnext_patch(o));
     return *complaint ? complaint : NULL;

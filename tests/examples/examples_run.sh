@@ -42,9 +42,16 @@ refuses "-np two: should be a whole number from 1" -np two true
 refuses "-np 0: should be a whole number from 1" -np 0 true
 refuses "--restarts -1: should be a whole number from 0" --restarts -1 true
 refuses "--gpus 0:1: should be numbers with commas between them, or none" --gpus 0:1 true
-refuses "--least 5: should be at most 2" --least 5 -np 2 true
+refuses "--gpus ,: should be numbers" --gpus , true
+refuses "-np 08: should be a whole number" -np 08 true
+refuses "cd: there is no such program" cd
+refuses "/tmp: there is no such program" /tmp
+refuses "--least 5: should be at most 2" --least 5 --restarts 1 -np 2 true
+refuses "--least 1: is for --restarts" --least 1 true
 refuses "there is no option --ranks" --ranks 2 true
 refuses "--hosts absent: cannot be read" --hosts absent true
+echo 'localhost slots=1' >'two words'
+refuses "--hosts two words: should be a path without blanks" --hosts 'two words' true
 printf 'localhost slots=2\n# a comment\nother slot=3\n' >machines
 refuses 'machines, line 3: "other slot=3": should be NAME slots=N' --hosts machines true
 printf '\n' >machines
@@ -55,7 +62,7 @@ PATH_WITHOUT=$work/bin
 mkdir bin
 for name in sh nproc id df awk env true command sed; do ln -s "$(command -v $name || echo /bin/true)" bin/ 2>/dev/null || :; done
 code=0
-env -i PATH="$PATH_WITHOUT" "$tool" -np 1 true >said 2>&1 || code=$?
+env -i PATH="$PATH_WITHOUT" "$tool" -np 1 /bin/true >said 2>&1 || code=$?
 [ $code = 2 ] || fail "without a launcher its code is $code:"
 says "there is no mpirun"
 
@@ -67,7 +74,7 @@ says "mpirun -n 99 true"
 plain taskset -c "$(taskset -cp $$ | sed 's/.*[ ,-]//')" "$tool" --dry-run true >said
 says "mpirun -n 1 true"
 ! grep -q yield said || fail "one rank on one core yields:"
-plain APPTAINER_CONTAINER=x OMPI_MCA_hwloc_base_binding_policy=core "$tool" --dry-run -np 1 --gpus 0,3 true >said
+plain CUDA_VISIBLE_DEVICES=5 APPTAINER_CONTAINER=x OMPI_MCA_hwloc_base_binding_policy=core "$tool" --dry-run -np 1 --gpus 0,3 true >said
 says "OMPI_MCA_btl_vader_single_copy_mechanism=none"
 says "CUDA_VISIBLE_DEVICES=0,3"
 ! grep -q hwloc_base_binding_policy said || fail "it sets again what its user has set:"
@@ -84,6 +91,10 @@ plain "$tool" -np 3 sh -c 'echo "rank $OMPI_COMM_WORLD_RANK$PMI_RANK"' >said
 code=0
 plain "$tool" -np 2 sh -c 'exit 7' >said 2>&1 || code=$?
 [ $code = 7 ] || fail "its code is $code, should be the program's 7:"
+
+# A signal that comes before the launcher is there, or once more, ends it too.
+plain sh -c '"$0" -np 1 sleep 600 & sleep 0.02; kill -TERM $!; sleep 1; kill -TERM $! 2>/dev/null; wait $!' "$tool" \
+    >said 2>&1 && fail "it did not end after two signals" || :
 
 # A first INT lets the program save and end; a second one ends it at once.
 cat >waits <<'END'
@@ -131,7 +142,8 @@ printf 'slurm\n2\n4\n1\n8:00:00\n./train --resume auto\n' | plain "$tool" --ask 
 cat job.sh >>said
 says "#SBATCH --nodes=2 --ntasks-per-node=4 --time=8:00:00"
 says "#SBATCH --gpus-per-node=1"
-says "exec wf-run --requeue -np 8 ./train --resume auto"
+says "exec $tool --requeue -np 8 ./train --resume auto"
+refuses "--ask job.sh: is there already" --ask job.sh
 sh -n job.sh
 printf 'hosts\nn1 n2\n3\n' | plain "$tool" --ask list >said 2>&1
 [ "$(cat list)" = "n1 slots=3

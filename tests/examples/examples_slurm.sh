@@ -91,7 +91,7 @@ mkdir "$folder/bin"
 ln -s "$tools/run.sh" "$folder/bin/wf-run"
 export PATH="$folder/bin:$PATH"
 printf '%s\n' slurm 1 "$ranks" 0 1:00:00 "$examples/dcgan_cifar --channels 32 --batch 8 --iterations 2000 --sample-every 0 --log-every 10 \
---out $folder/gan --snapshots $folder/gan/saves --snapshot-every 100000 --resume auto" | wf-run --ask "$folder/job.sh"
+--out $folder/gan --snapshots $folder/gan/saves --snapshot-every 100000 --resume auto" | "$folder/bin/wf-run" --ask "$folder/job.sh"
 job=$(sbatch --parsable --ntasks-per-node=1 --output="$folder/job.out" --chdir="$folder" "$folder/job.sh")
 until_true 120 said iteration
 scancel --signal=USR1 --batch "$job"

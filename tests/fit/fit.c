@@ -348,6 +348,26 @@ static wf_fit_opts of_a_missing_folder(wf_fit_opts o)
     return o;
 }
 
+static wf_fit_opts of_a_reader_that_failed(wf_fit_opts o)
+{
+    wf_dataset_free(o.test);
+    o.test = wf_memory_dataset(ctx, WF_F64, WF_SHAPE(-1, 1), NULL, NULL);
+    return o;
+}
+
+static wf_fit_opts of_nothing(wf_fit_opts o)
+{
+    wf_dataset_free(o.train);
+    o.train = rank == 0 ? wf_empty_dataset(ctx, NULL) : NULL;
+    return o;
+}
+
+static wf_fit_opts of_steps_too_long(wf_fit_opts o)
+{
+    WF_EXPECT_OK(wf_optim_set_lr(o.optim, 1e300));
+    return o;
+}
+
 static wf_fit_opts of_no_number(wf_fit_opts o)
 {
     static const wf_metric wrong[] = {{"odd", no_number}, {0}};
@@ -376,6 +396,9 @@ static void refuses(void)
                                    {"no data set to train on", without_samples},
                                    {"accumulate -2", of_one_rank_alone},
                                    {"/nowhere/at/all", of_a_missing_folder},
+                                   {"memory", of_a_reader_that_failed},
+                                   {"the data set to train on is empty", of_nothing},
+                                   {"loss", of_steps_too_long},
                                    {"the metric odd is no number", of_no_number},
                                    {"the samples have no labels", without_labels}};
     wf_comm *const whole = comm;
