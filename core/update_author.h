@@ -54,8 +54,8 @@ typedef struct wf_optim_segment {
     const void *g;
     void *state1, *state2;
     int64_t n;
-    bool no_decay;         /* decay does not act on this run */
-    bool grouped;          /* lr is multiplied by lr_scale here, and decay is that of the run */
+    bool no_decay; /* decay does not act on this run */
+    bool grouped;  /* lr is multiplied by lr_scale here, and decay is that of the run */
     double lr_scale, decay;
     void *direction;       /* NULL; or p stays, and what it would move by goes here, without the sign and lr */
     const double *squares; /* TRUST: two numbers in device memory */
