@@ -220,6 +220,7 @@ static void show_banner(const fitting *f, int64_t batch)
 {
     const wf_fit_opts *o = f->opts;
     const int ranks = wf_comm_size(f->comm);
+    const int64_t step = batch * ranks * f->accumulate;
     const int64_t epochs = o->epochs || o->seconds > 0 ? o->epochs : 1;
     wf_trainer *t = f->trainer;
     wf_trainer_print(t, "samples          %lld, %lld of the test", (long long)f->samples, (long long)f->test_samples);
@@ -228,8 +229,8 @@ static void show_banner(const fitting *f, int64_t batch)
     if (o->seconds > 0)
         wf_trainer_print(t, "seconds          %g", o->seconds);
     wf_trainer_print(t, "batch of a rank  %lld", (long long)batch);
-    wf_trainer_print(t, "batch of a step  %lld (ranks: %d, backward passes: %lld)",
-                     (long long)(batch * ranks * f->accumulate), ranks, (long long)f->accumulate);
+    wf_trainer_print(t, "batch of a step  %lld (ranks: %d, backward passes: %lld)", (long long)step, ranks,
+                     (long long)f->accumulate);
     wf_trainer_print(t, "steps            %lld an epoch", (long long)f->epoch_steps);
     wf_trainer_print(t, "parameters       %lld", (long long)wf_layer_param_count(f->model));
     wf_trainer_print(t, "device           %s", wf_ctx_device(wf_comm_ctx(f->comm)));
