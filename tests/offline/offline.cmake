@@ -89,7 +89,7 @@ if(WEFT_EXAMPLES)
   set(models ${PROJECT_SOURCE_DIR}/examples/models)
   set(common ${PROJECT_SOURCE_DIR}/examples/common.c ${PROJECT_SOURCE_DIR}/examples/images.c
     ${PROJECT_SOURCE_DIR}/examples/parallel.c ${PROJECT_SOURCE_DIR}/examples/plot.c)
-  weft_offline(offline_step all bench/bench_step.c ${models}/mnist.c ${models}/resnet.c ${models}/unet.c ${models}/vgg.c
+  weft_offline(offline_step all bench/bench_step.c ${models}/convnext.c ${models}/mnist.c ${models}/resnet.c ${models}/unet.c ${models}/vgg.c
     ${common} offline/idle.c)
   weft_offline(offline_dcgan all bench/bench_dcgan.c ${models}/dcgan.c ${common} offline/idle.c)
   foreach(compute f32 bf16 f16)
