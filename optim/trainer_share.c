@@ -77,7 +77,8 @@ wf_status wf_trainer_share_step(wf_trainer *t)
 /* Extrapolation alone ends no run. */
 bool wf_trainer_time_over(const wf_trainer *t)
 {
-    return t->opts.seconds > 0 && t->share.seconds >= t->opts.seconds;
+    /* A run has one iteration, however short its time. */
+    return t->opts.seconds > 0 && t->iteration > 0 && t->share.seconds >= t->opts.seconds;
 }
 
 bool wf_trainer_share_due(const wf_trainer *t, double each)

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <unistd.h>
 
-enum { SAMPLES = 37, TESTED = 11, CLASSES = 3, SIDE = 6, EPOCHS = 5 };
+enum { SAMPLES = 37, TESTED = 11, CLASSES = 3, SIDE = 6, EPOCHS = 5, LONGEST = 60 };
 
 static wf_dataset *samples_new(wf_ctx *where, int count, uint64_t seed)
 {
@@ -45,7 +45,7 @@ static wf_optim *optim_new(wf_layer *model)
 typedef struct serial_run {
     wf_ctx *ctx;
     wf_layer *model;
-    double loss, test_loss, accuracy[EPOCHS];
+    double loss, test_loss, accuracy[LONGEST];
 } serial_run;
 
 static wf_tensor *whole_batch(wf_ctx *where, int count, uint64_t seed, wf_iter **iter, wf_tensor **labels)
@@ -226,9 +226,9 @@ static void keeps_best(void)
     o.best = in_folder("best.h5");
     o.watch = "loss";
     o.patience = 2;
-    o.epochs = 60;
+    o.epochs = LONGEST;
     WF_EXPECT_OK(wf_fit(comm, o, &r));
-    WF_EXPECT(r.epochs < 60 && r.best < r.test_loss, "%lld epochs, best loss %g, last %g", (long long)r.epochs, r.best,
+    WF_EXPECT(r.epochs < LONGEST && r.best < r.test_loss, "%lld epochs, best loss %g, last %g", (long long)r.epochs, r.best,
               r.test_loss);
     WF_EXPECT_OK(wf_load(best, in_folder("best.h5")));
     serial_run s = serial(true, (int)r.epochs - 2);
