@@ -228,8 +228,8 @@ static void keeps_best(void)
     o.patience = 2;
     o.epochs = LONGEST;
     WF_EXPECT_OK(wf_fit(comm, o, &r));
-    WF_EXPECT(r.epochs < LONGEST && r.best < r.test_loss, "%lld epochs, best loss %g, last %g", (long long)r.epochs, r.best,
-              r.test_loss);
+    WF_EXPECT(r.epochs < LONGEST && r.best < r.test_loss, "%lld epochs, best loss %g, last %g", (long long)r.epochs,
+              r.best, r.test_loss);
     WF_EXPECT_OK(wf_load(best, in_folder("best.h5")));
     serial_run s = serial(true, (int)r.epochs - 2);
     expect_near("best loss", r.best, s.test_loss);
