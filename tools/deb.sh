@@ -29,17 +29,17 @@ build() {
     root=$home/build
     open_debian "$release" "$root"
     [ -x "$root/usr/bin/lintian" ] || inside "$root" / sh -c "apt-get update && $install build-essential debhelper lintian"
-    rm -rf "$root/work" && mkdir "$root/work"
+    rm -rf "$root/build" && mkdir "$root/build"
     archive=$(tools/dist.sh "$home" | tail -1)
-    mv "$archive" "$root/work/weft_$version.orig.tar.xz"
-    tar -C "$root/work" -xf "$root/work/weft_$version.orig.tar.xz"
-    inside "$root" "/work/weft-$version" $build_dep
-    inside "$root" "/work/weft-$version" DEB_BUILD_OPTIONS="terse parallel=${JOBS-$(nproc)} ${DEB_BUILD_OPTIONS-}" dpkg-buildpackage -us -uc >"$home/build.log" 2>&1 ||
+    mv "$archive" "$root/build/weft_$version.orig.tar.xz"
+    tar -C "$root/build" -xf "$root/build/weft_$version.orig.tar.xz"
+    inside "$root" "/build/weft-$version" $build_dep
+    inside "$root" "/build/weft-$version" DEB_BUILD_OPTIONS="terse parallel=${JOBS-$(nproc)} ${DEB_BUILD_OPTIONS-}" dpkg-buildpackage -us -uc >"$home/build.log" 2>&1 ||
         { tail -40 "$home/build.log"; exit 1; }
-    inside "$root" /work sh -c 'lintian --allow-root --fail-on error --tag-display-limit 0 *.changes'
+    inside "$root" /build sh -c 'lintian --allow-root --fail-on error --tag-display-limit 0 *.changes'
     rm -rf "$home/packages"
     mkdir "$home/packages"
-    find "$root/work" -maxdepth 1 -type f -exec cp {} "$home/packages" \;
+    find "$root/build" -maxdepth 1 -type f -exec cp {} "$home/packages" \;
 }
 
 # What one of the tests' files depends on besides the packages.
@@ -49,7 +49,7 @@ test_needs() {
 
 # Every file of the second Debian, but those in which apt and dpkg keep what they did.
 files() {
-    (cd "$root" && find . -xdev ! -path './proc/*' ! -path './sys/*' ! -path './dev/*' ! -path './work*' ! -path './tmp/*' \
+    (cd "$root" && find . -xdev ! -path './proc/*' ! -path './sys/*' ! -path './dev/*' ! -path './build*' ! -path './tmp/*' \
         ! -path './run/*' ! -path './var/cache/*' ! -path './var/log/*' ! -path './var/lib/apt/*' ! -path './var/lib/dpkg/*' | sort)
 }
 
@@ -64,14 +64,14 @@ try() {
     [ -e "$root/usr/bin/mpirun" ] || inside "$root" / apt-get update
     inside "$root" / $install $(test_needs)
     remove_packages # of a time before that ended in between
-    rm -rf "$root/work" && mkdir "$root/work"
+    rm -rf "$root/build" && mkdir "$root/build"
     files >"$home/before"
-    cp "$home"/packages/*.deb "$root/work"
-    rm -f "$root"/work/*-dbgsym_*
-    inside "$root" /work sh -c "$install ./*.deb"
-    tar -C "$root/work" -xf "$home/packages/weft_$version.orig.tar.xz"
+    cp "$home"/packages/*.deb "$root/build"
+    rm -f "$root"/build/*-dbgsym_*
+    inside "$root" /build sh -c "$install ./*.deb"
+    tar -C "$root/build" -xf "$home/packages/weft_$version.orig.tar.xz"
     for test in $(sed -n 's/^Tests: //p' debian/tests/control | tr ',' ' '); do
-        inside "$root" "/work/weft-$version" "debian/tests/$test"
+        inside "$root" "/build/weft-$version" "debian/tests/$test"
         echo "deb: Debian $release: the test $test passed"
     done
     remove_packages

@@ -39,8 +39,8 @@ static void close_block(const step_chunk *c, const wf_array *of, int64_t blocks,
     wf_cpu_put(of, place_in(c, blocks, k), c->columns, from);
 }
 
-/* Block k of input + bias and of recurrent + recurrent_bias: added, or apart. */
-static void add_block_sums(const step_chunk *c, int64_t blocks, int64_t k, float *sum, float *apart)
+/* Block k of input + bias and of recurrent + recurrent_bias: added, or the latter in a place of its own. */
+static void add_block_sums(const step_chunk *c, int64_t blocks, int64_t k, float *sum, float *latter)
 {
     float room[2][CHUNK];
     const wf_gates_args *const a = c->a;
@@ -50,9 +50,9 @@ static void add_block_sums(const step_chunk *c, int64_t blocks, int64_t k, float
     const float *const rb = wf_cpu_read(a->recurrent_bias, column, c->columns, room[1]);
     for (int64_t j = 0; j < c->columns; j++) {
         const float own = b ? x[j] + b[j] : x[j], other = rb ? h[j] + rb[j] : h[j];
-        sum[j] = apart ? own : own + other;
-        if (apart)
-            apart[j] = other;
+        sum[j] = latter ? own : own + other;
+        if (latter)
+            latter[j] = other;
     }
 }
 

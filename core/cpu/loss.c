@@ -124,7 +124,7 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const size_t bytes = (size_t)parts * sizeof(double);
     const loss_shape shape = shape_of(args);
     float *const out = args->loss->data, up = (float)args->scale;
-    const bool apart = args->loss->shape.rank > 0;
+    const bool unreduced = args->loss->shape.rank > 0;
     void *work = NULL;
     double total = 0;
     WF_TRY(wf_pool_take(ctx, bytes, &work));
@@ -134,13 +134,13 @@ wf_status wf_cpu_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, 4 * n)) schedule(static)
     for (int64_t p = 0; p < parts; p++) {
         const int64_t at = p * PART, size = wf_cpu_min(PART, n - at);
-        float *const y = apart ? out + at : NULL;
+        float *const y = unreduced ? out + at : NULL;
         part[p] = t ? part_sum(args->kind, &shape, true, size, up, in + at, t + at, y)
                     : part_sum(args->kind, &shape, false, size, up, in + at, &constant, y);
     }
     for (int64_t p = 0; p < parts; p++)
         total += part[p];
-    if (!apart)
+    if (!unreduced)
         *out = (float)(args->scale * total);
     wf_pool_give(ctx, work, bytes);
     return WF_OK;
@@ -177,9 +177,9 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     if (x->dtype != WF_F32 || !wf_cpu_is(target, WF_F32) || args->dloss->dtype != WF_F32 || args->dx->dtype != WF_F32)
         return wf_wide_loss_backward(ctx, args);
     const int64_t n = wf_array_count(x);
-    const bool apart = args->dloss->shape.rank > 0;
+    const bool unreduced = args->dloss->shape.rank > 0;
     const float *const given = args->dloss->data, *const in = x->data, *const t = wf_cpu_data(target);
-    const float constant = (float)args->value, up = (float)((apart ? 1 : *given) * args->scale);
+    const float constant = (float)args->value, up = (float)((unreduced ? 1 : *given) * args->scale);
     float *const out = args->dx->data;
     const loss_shape shape = shape_of(args);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, n)) schedule(static)
@@ -190,7 +190,7 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
         else
             slopes(args->kind, &shape, false, size, up, in + at, &constant, out + at);
 #pragma omp simd
-        for (int64_t i = at; i < at + (apart ? size : 0); i++)
+        for (int64_t i = at; i < at + (unreduced ? size : 0); i++)
             out[i] *= given[i];
     }
     return WF_OK;

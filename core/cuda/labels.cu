@@ -162,7 +162,7 @@ wf_status wf_cuda_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
     label_source source = {};
     void *part;
     const row_set a = rows_of(args->x);
-    const bool apart = args->loss->shape.rank > 0;
+    const bool unreduced = args->loss->shape.rank > 0;
     WF_TRY(labels_of(ctx, args->labels, args->ignored, a.c, &own, &source));
     const unsigned blocks = blocks_for(own, a.rows * a.group);
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
@@ -171,13 +171,13 @@ wf_status wf_cuda_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
         const entropy_rows<T> f = {in_of<T>(args->x),
                                    source,
                                    output_of(args->log_sum),
-                                   output_of(apart ? args->loss : nullptr),
+                                   output_of(unreduced ? args->loss : nullptr),
                                    args->scale,
                                    static_cast<double *>(part),
                                    terms_of(args, a.c)};
         return launch(own, row_kernel<entropy_rows<T>>, blocks, THREADS, a, f);
     }));
-    if (apart)
+    if (unreduced)
         return WF_OK;
     return launch(own, finish_kernel<scaled_output>, 1, THREADS, static_cast<const double *>(part), (int)blocks,
                   scaled_output{args->scale, output_of(args->loss)});

@@ -125,9 +125,8 @@ static void call_parts(run *r, const attention_case *t, const wf_attention_args 
     }
 }
 
-static void attention_body(run *r)
+static void note_attention(run *r, const attention_case *t)
 {
-    const attention_case *const t = r->args;
     snprintf(
         r->note, sizeof r->note,
         "n %lld heads %lld t %lld s %lld d %lld e %lld rows %lld from %lld,%lld index %d mask %d shared %d lengths "
@@ -135,6 +134,12 @@ static void attention_body(run *r)
         (long long)t->n, (long long)t->heads, (long long)t->t, (long long)t->s, (long long)t->d, (long long)t->e,
         (long long)t->rows, (long long)t->first_query, (long long)t->first_key, t->index, t->mask, t->shared,
         t->lengths, t->regions, t->causal, t->dropout, t->spread, (long long)t->grid.rows, (long long)t->grid.columns);
+}
+
+static void attention_body(run *r)
+{
+    const attention_case *const t = r->args;
+    note_attention(r, t);
     const wf_shape qs = WF_SHAPE(t->n, t->t, t->heads * t->d), ks = WF_SHAPE(t->n, t->s, t->heads * t->d);
     const wf_shape vs = WF_SHAPE(t->n, t->s, t->heads * t->e), ys = WF_SHAPE(t->n, t->t, t->heads * t->e);
     const wf_shape table = WF_SHAPE(t->rows, t->heads), scores = WF_SHAPE(t->n, t->heads, t->t, t->s);
@@ -194,87 +199,79 @@ static void attention_body(run *r)
         run_result(r, &dbias, 16 * sums);
 }
 
+static const attention_case attention_cases[] = {
+    {.n = 1, .heads = 1, .t = 1, .s = 1, .d = 1, .e = 1},
+    {.n = 2, .heads = 3, .t = 5, .s = 7, .d = 4, .e = 3},
+    {.n = 2, .heads = 1, .t = 49, .s = 49, .d = 32, .e = 32, .rows = 169, .index = true, .regions = true},
+    {.n = 3, .heads = 2, .t = 9, .s = 10, .d = 17, .e = 20, .dropout = 0.3},
+    {.n = 1, .heads = 1, .t = 130, .s = 130, .d = 3, .e = 2, .causal = true, .rows = 31},
+    {.n = 1, .heads = 2, .t = 70, .s = 90, .d = 2, .e = 1, .causal = true, .first_query = 40, .first_key = 60},
+    {.n = 4, .heads = 2, .t = 3, .s = 66, .d = 5, .e = 9, .lengths = true},
+    {.n = 4, .heads = 1, .t = 9, .s = 20, .d = 5, .e = 9, .lengths = true, .first_key = 7, .causal = true},
+    {.n = 2, .heads = 3, .t = 20, .s = 3, .d = 8, .e = 8, .mask = true},
+    {.n = 2,
+     .heads = 3,
+     .t = 20,
+     .s = 70,
+     .d = 2,
+     .e = 3,
+     .mask = true,
+     .shared = true,
+     .dropout = 0.5,
+     .causal = true},
+    {.n = 2,
+     .heads = 2,
+     .t = 20,
+     .s = 21,
+     .d = 4,
+     .e = 4,
+     .rows = 5,
+     .first_query = 3,
+     .lengths = true,
+     .regions = true,
+     .mask = true,
+     .dropout = 0.1},
+    {.n = 12,
+     .heads = 2,
+     .t = 6,
+     .s = 6,
+     .d = 4,
+     .e = 4,
+     .rows = 11,
+     .index = true,
+     .regions = true,
+     .dropout = 0.3,
+     .first_sample = 1,
+     .grid = {.first_row = 1, .rows = 2, .all_rows = 5, .first_column = 2, .columns = 3, .all_columns = 6}},
+    {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},
+    {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 1},
+    {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 2 | 4, .rows = 3},
+    {.n = 1, .heads = 2, .t = 6, .s = 7, .d = 3, .e = 5, .without = 1 | 4},
+    {.n = 1, .heads = 2, .t = 9, .s = 11, .d = 3, .e = 5, .adds = true, .rows = 3},
+    {.n = 1, .heads = 2, .t = 9, .s = 11, .d = 3, .e = 5, .adds = true, .first_part = 4, .mask = true, .rows = 3},
+    {.n = 1, .heads = 1, .t = 70, .s = 90, .d = 8, .e = 33, .adds = true, .first_part = 70, .wide = true},
+    {.n = 1,
+     .heads = 2,
+     .t = 70,
+     .s = 80,
+     .d = 2,
+     .e = 3,
+     .adds = true,
+     .first_part = 30,
+     .wide = true,
+     .causal = true,
+     .first_key = 5,
+     .dropout = 0.3},
+    {.n = 1, .heads = 2, .t = 9, .s = 8, .d = 2, .e = 3, .adds = true, .first_part = 7, .wide = true, .lengths = true},
+    {.n = 0, .heads = 2, .t = 5, .s = 7, .d = 4, .e = 4, .rows = 3},
+    {.n = 2, .heads = 2, .t = 0, .s = 7, .d = 4, .e = 4, .rows = 3},
+    {.n = 2, .heads = 2, .t = 5, .s = 0, .d = 4, .e = 4, .rows = 3},
+};
+
 static void attention(void)
 {
-    static const attention_case list[] = {
-        {.n = 1, .heads = 1, .t = 1, .s = 1, .d = 1, .e = 1},
-        {.n = 2, .heads = 3, .t = 5, .s = 7, .d = 4, .e = 3},
-        {.n = 2, .heads = 1, .t = 49, .s = 49, .d = 32, .e = 32, .rows = 169, .index = true, .regions = true},
-        {.n = 3, .heads = 2, .t = 9, .s = 10, .d = 17, .e = 20, .dropout = 0.3},
-        {.n = 1, .heads = 1, .t = 130, .s = 130, .d = 3, .e = 2, .causal = true, .rows = 31},
-        {.n = 1, .heads = 2, .t = 70, .s = 90, .d = 2, .e = 1, .causal = true, .first_query = 40, .first_key = 60},
-        {.n = 4, .heads = 2, .t = 3, .s = 66, .d = 5, .e = 9, .lengths = true},
-        {.n = 4, .heads = 1, .t = 9, .s = 20, .d = 5, .e = 9, .lengths = true, .first_key = 7, .causal = true},
-        {.n = 2, .heads = 3, .t = 20, .s = 3, .d = 8, .e = 8, .mask = true},
-        {.n = 2,
-         .heads = 3,
-         .t = 20,
-         .s = 70,
-         .d = 2,
-         .e = 3,
-         .mask = true,
-         .shared = true,
-         .dropout = 0.5,
-         .causal = true},
-        {.n = 2,
-         .heads = 2,
-         .t = 20,
-         .s = 21,
-         .d = 4,
-         .e = 4,
-         .rows = 5,
-         .first_query = 3,
-         .lengths = true,
-         .regions = true,
-         .mask = true,
-         .dropout = 0.1},
-        {.n = 12,
-         .heads = 2,
-         .t = 6,
-         .s = 6,
-         .d = 4,
-         .e = 4,
-         .rows = 11,
-         .index = true,
-         .regions = true,
-         .dropout = 0.3,
-         .first_sample = 1,
-         .grid = {.first_row = 1, .rows = 2, .all_rows = 5, .first_column = 2, .columns = 3, .all_columns = 6}},
-        {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},
-        {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 1},
-        {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 2 | 4, .rows = 3},
-        {.n = 1, .heads = 2, .t = 6, .s = 7, .d = 3, .e = 5, .without = 1 | 4},
-        {.n = 1, .heads = 2, .t = 9, .s = 11, .d = 3, .e = 5, .adds = true, .rows = 3},
-        {.n = 1, .heads = 2, .t = 9, .s = 11, .d = 3, .e = 5, .adds = true, .first_part = 4, .mask = true, .rows = 3},
-        {.n = 1, .heads = 1, .t = 70, .s = 90, .d = 8, .e = 33, .adds = true, .first_part = 70, .wide = true},
-        {.n = 1,
-         .heads = 2,
-         .t = 70,
-         .s = 80,
-         .d = 2,
-         .e = 3,
-         .adds = true,
-         .first_part = 30,
-         .wide = true,
-         .causal = true,
-         .first_key = 5,
-         .dropout = 0.3},
-        {.n = 1,
-         .heads = 2,
-         .t = 9,
-         .s = 8,
-         .d = 2,
-         .e = 3,
-         .adds = true,
-         .first_part = 7,
-         .wide = true,
-         .lengths = true},
-        {.n = 0, .heads = 2, .t = 5, .s = 7, .d = 4, .e = 4, .rows = 3},
-        {.n = 2, .heads = 2, .t = 0, .s = 7, .d = 4, .e = 4, .rows = 3},
-        {.n = 2, .heads = 2, .t = 5, .s = 0, .d = 4, .e = 4, .rows = 3},
-    };
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        contract_check("attention", attention_body, &list[i], contract_seed() + i);
+    for (size_t i = 0; i < sizeof attention_cases / sizeof *attention_cases; i++)
+        contract_check("attention", attention_body, &attention_cases[i], contract_seed() + i);
 }
 
 /* Two keys of scores 0 and ln 3, the third hidden: the weights are 1/4 and 3/4; a query that sees nothing. */

@@ -198,20 +198,8 @@ static wf_var *bce_between(wf_var *x)
     return wf_bce_logits(x, 0.3);
 }
 
-/* The loss keeps what it needs of a target or of labels: these go at once. */
-static wf_var *bce_target(wf_var *x)
-{
-    float host[ELEMENTS];
-    wf_tensor *t = wf_tensor_new(ctx, WF_F32, wf_var_shape(x));
-    for (int i = 0; i < ELEMENTS; i++)
-        host[i] = (float)(i % 4) / 3;
-    WF_EXPECT_OK(wf_tensor_import(t, host, wf_tensor_bytes(t)));
-    wf_var *y = wf_bce_logits_with(x, t);
-    wf_tensor_free(t);
-    return y;
-}
-
-/* Targets of 0, 1 and between, of x's shape. */
+/* Targets of 0, 1 and between, of x's shape. The loss keeps what it needs of a target or of labels: these go at once.
+ */
 static wf_var *towards(wf_var *(*f)(wf_var *, const wf_tensor *), wf_var *x)
 {
     float host[ELEMENTS];
@@ -222,6 +210,11 @@ static wf_var *towards(wf_var *(*f)(wf_var *, const wf_tensor *), wf_var *x)
     wf_var *y = f(x, t);
     wf_tensor_free(t);
     return y;
+}
+
+static wf_var *bce_target(wf_var *x)
+{
+    return towards(wf_bce_logits_with, x);
 }
 
 static wf_var *focal_default(wf_var *x, const wf_tensor *t)
