@@ -339,6 +339,36 @@ static void cut_heads_inside(const wf_mesh *mesh)
     wf_tape_free(tape);
 }
 
+/* An index beyond the table: ranks without heads, which read none of it, get the error too. */
+static void index_outside(void)
+{
+    begin_ranks();
+    int32_t number[64] = {[3] = 77};
+    wf_layout layout;
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
+    wf_tape *tape = wf_tape_new(ctx);
+    WF_EXPECT_OK(
+        wf_mesh_layout(mesh, WF_SHAPE(2, 8, FEATURES), (wf_layout_opts){.dim[WF_AXIS_HEIGHT] = WF_DIM(1)}, &layout));
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, wf_box_shape(layout.box)),
+              *index = wf_tensor_new(ctx, WF_I32, WF_SHAPE(8, 8));
+    wf_tensor *table = wf_tensor_new(ctx, WF_F64, WF_SHAPE(5, 2));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    WF_EXPECT_OK(wf_tensor_fill(table, 1));
+    WF_EXPECT_OK(wf_tensor_import(index, number, sizeof number));
+    WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
+    WF_EXPECT_OK(wf_tensor_set_layout(table, wf_mesh_layout_same(mesh, table->shape)));
+    wf_var *leaf = wf_leaf(tape, x);
+    const wf_attention_opts o = {.heads = 2, .bias = wf_leaf(tape, table), .bias_index = index};
+    WF_EXPECT_OK(wf_barrier(comm)); /* the error ends the communicator */
+    refuse("77", wf_attention_by_heads(leaf, leaf, leaf, o));
+    wf_tape_free(tape);
+    wf_tensor_free(x);
+    wf_tensor_free(index);
+    wf_tensor_free(table);
+    wf_mesh_close(mesh);
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 static void errors(void)
 {
     begin_ranks();
@@ -374,6 +404,7 @@ static int run(int argc, char **argv)
                                    {"wrong_lengths", wrong_lengths},
                                    {"cross", cross},
                                    {"regions", regions},
+                                   {"index_outside", index_outside},
                                    {"errors", errors},
                                    {0}});
 }

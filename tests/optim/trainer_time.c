@@ -143,6 +143,17 @@ static void ranks_differ(void)
     }
 }
 
+/* Its time is over before its first iteration, which it has all the same. */
+static void has_one_iteration(void)
+{
+    static notes n;
+    n = (notes){0};
+    wf_trainer *trainer = wf_trainer_new(comm, uneven_step, &n, (wf_trainer_opts){.seconds = 1e-12});
+    WF_EXPECT_OK(wf_trainer_run(trainer));
+    same_on_all(&n, 1);
+    wf_trainer_free(trainer);
+}
+
 static void misuse(void)
 {
     const double wrong[] = {-1, NAN, INFINITY};
@@ -164,6 +175,7 @@ static int on_ranks(int argc, char **argv)
         return 1;
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"ends_together", ends_together},
+                                               {"has_one_iteration", has_one_iteration},
                                                {"ends_by_count", ends_by_count},
                                                {"shows_what_is_left", shows_what_is_left},
                                                {"ranks_differ", ranks_differ},
