@@ -2,7 +2,7 @@
 file(GLOB fake_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fake/guard*.c
   ${CMAKE_CURRENT_SOURCE_DIR}/fake/nccl_fake*.c)
 weft_objects(fake_objects all)
-add_library(weft_fake STATIC ${fake_objects} ${fake_sources} shut_memory.c ${PROJECT_SOURCE_DIR}/comm/transport/nccl.c)
+add_library(weft_fake ${fake_objects} ${fake_sources} shut_memory.c ${PROJECT_SOURCE_DIR}/comm/transport/nccl.c)
 target_include_directories(weft_fake BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/fake) # its <nccl.h>
 target_include_directories(weft_fake PUBLIC $<TARGET_PROPERTY:weft,INTERFACE_INCLUDE_DIRECTORIES>)
 target_link_libraries(weft_fake PUBLIC weft_flags ${WEFT_HOST_SYSTEM} Threads::Threads m)
