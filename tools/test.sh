@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs tests with ctest: tools/test.sh BUILD [CTEST OPTION...]. A processor of ctest is half a core, since many tests wait more
-# than they work. The last line names the tests that were skipped and why, and says what is left to other commands.
+# Runs tests with ctest: tools/test.sh BUILD [CTEST OPTION...]. A processor of ctest is a quarter of a core, since many tests wait
+# more than they work. The last line names the tests that were skipped and why, and says what is left to other commands.
 # BUILD/test-times.csv keeps the latest time and result of every test, slowest first.
 set -u
 tools=$(cd "$(dirname "$0")" && pwd)
@@ -8,7 +8,7 @@ build=$(cd "$1" && pwd) || exit 1
 shift
 results=$build/Testing/results.xml
 mkdir -p "$build/Testing" && rm -f "$results"
-ctest --test-dir "$build" --output-on-failure --parallel $((2 * $(nproc))) --output-junit "$results" "$@"
+ctest --test-dir "$build" --output-on-failure --parallel $((4 * $(nproc))) --output-junit "$results" "$@"
 code=$?
 [ -s "$results" ] || { echo "ctest wrote no $results" && exit 1; }
 

@@ -79,7 +79,7 @@ if(WEFT_THREAD_SANITIZER AND NOT WEFT_SANITIZE AND NOT BUILD_SHARED_LIBS)
   target_link_options(shm_threads PRIVATE -fsanitize=thread)
   target_link_libraries(shm_threads PRIVATE weft_mpi)
   set_property(TEST shm_threads APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=halt_on_error=1)
-  set_tests_properties(shm_threads PROPERTIES TIMEOUT 60 PROCESSORS 4)
+  set_tests_properties(shm_threads PROPERTIES TIMEOUT 60 PROCESSORS 8)
 
   weft_test(watch_threads)
   list(TRANSFORM weft_watch_sources PREPEND ${PROJECT_SOURCE_DIR}/comm/safety/)

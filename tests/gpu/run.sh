@@ -286,7 +286,7 @@ has() {
 
 # tests PATTERN: of the suite, on the device. Products in full f32: tolerances are those of f32.
 tests() {
-    WEFT_DEVICE=$device ctest --test-dir "$build" --output-on-failure --parallel 8 -LE 'large|long' -R "$1" |
+    WEFT_DEVICE=$device ctest --test-dir "$build" --output-on-failure --parallel 16 -LE 'large|long' -R "$1" |
         awk '{ print }
              /tests passed/ { line = $0; good = /^100%/ }
              END { if (!line) exit 1
