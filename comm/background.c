@@ -32,9 +32,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPINS      64  /* advances that find nothing, before a wait looks at the clock */
-#define NOTED      256 /* polls of a wait, after which the flight recorder learns of its step */
-#define POLL_EVERY 8   /* advances, from one look at notices of failure to the next */
+#define SPINS      64 /* advances that find nothing, before a wait looks at the clock */
+#define POLL_EVERY 8  /* advances, from one look at notices of failure to the next */
 
 typedef enum operation_state { QUEUED = 0, RUNNING, SETTLING } operation_state;
 
@@ -54,7 +53,7 @@ struct wf_background {
     int first, last;
     int64_t room;
     int advances;
-    int idle; /* polls of other waits in which nothing moved */
+    wf_deadline idle; /* begins where something moved last */
     wf_errors *errors;
     wf_status status;
     char message[WF_FAILURE_TEXT];
@@ -211,7 +210,7 @@ static void poll(struct wf_background *b, wf_deadline *deadline)
     if (deadline->polls < 0)
         *deadline = wf_deadline_new();
     deadline->peer = op->state == RUNNING ? wf_run_awaited(op->flight.run) : -1;
-    if (op->state == RUNNING && deadline->polls == NOTED)
+    if (op->state == RUNNING && wf_deadline_notes(deadline))
         wf_engine_note(comm, op->flight.run);
     const wf_status status = wf_deadline_poll(comm, deadline);
     if (status != WF_OK)
@@ -258,8 +257,9 @@ static void progress(void *background)
     const bool moved = run_queue(b, false);
     if (!b->shared->waits)
         return;
-    b->idle = moved ? 0 : b->idle + 1;
-    if (b->idle == NOTED && b->list[b->first].state == RUNNING)
+    if (moved || b->idle.polls == 0)
+        b->idle = wf_deadline_new();
+    if (!moved && b->list[b->first].state == RUNNING && wf_deadline_notes(&b->idle))
         wf_engine_note(connection_of(&b->list[b->first]), b->list[b->first].flight.run);
 }
 

@@ -33,9 +33,8 @@
 
 #define KEPT      128 /* schedules, and more where so many are in flight */
 #define ALIGNMENT ((size_t)64)
-#define TRIES     4   /* before a wait looks at the clock: short calls are over by then */
-#define NOTED     256 /* polls of a wait, some ten milliseconds, after which the recorder learns of its step */
-#define SPINS     64  /* the same of schedules that look at flags, which costs less than the clock */
+#define TRIES     4  /* before a wait looks at the clock: short calls are over by then */
+#define SPINS     64 /* the same of schedules that look at flags, which costs less than the clock */
 
 /* A schedule that is kept, under the call that it is of, with what one run of it needs. */
 typedef struct wf_engine_entry {
@@ -340,7 +339,7 @@ wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight)
         if (deadline.polls < 0)
             deadline = wf_deadline_new();
         deadline.peer = wf_run_awaited(run);
-        if (deadline.polls == NOTED)
+        if (wf_deadline_notes(&deadline))
             wf_engine_note(comm, run);
         WF_TRY(wf_deadline_poll(comm, &deadline));
         /* Long messages of an exchange move only while MPI is looked at. */

@@ -30,11 +30,19 @@
 #define LOOK_NS       100000000  /* from one look at the peer's state to the next */
 #define CIRCLE_NS     2000000000 /* that nothing moves in a circle of waits before it is an error */
 #define SAY_NS        60000000000
+#define NOTE_NS       10000000 /* by time, since a poll takes many milliseconds on a busy machine */
 
 wf_deadline wf_deadline_new(void)
 {
     /* Control is asked in the fourth poll: most waits are over before. */
     return (wf_deadline){.start_ns = wf_now_ns(), .polls = 1, .peer = -1};
+}
+
+bool wf_deadline_notes(wf_deadline *deadline)
+{
+    const bool first = !deadline->noted && wf_now_ns() - deadline->start_ns > NOTE_NS;
+    deadline->noted = deadline->noted || first;
+    return first;
 }
 
 /* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: it is not known to have.

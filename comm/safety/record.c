@@ -83,11 +83,12 @@ const char *wf_trace_event_text(const wf_trace_event *event, int64_t now_ns, cha
     if (event->call.sequence > 0)
         snprintf(number, sizeof number, ", collective %llu", (unsigned long long)event->call.sequence);
     const int64_t since = now_ns - (event->end_ns ? event->end_ns : event->start_ns);
-    const bool waits = event->step[0] && event->state != WF_EVENT_DONE;
+    const bool known = event->step[0] && event->state != WF_EVENT_DONE;
+    const char *waits = !known ? "" : event->state == WF_EVENT_FAILED ? ", waited for: " : ", waits for: ";
     snprintf(text, WF_FAILURE_TEXT,
              "%s%s of communicator %04x (%d ranks) as rank %s, %llu bytes sent: %s %.3f s ago%s%s",
              wf_call_record_text(&event->call, call), number, (unsigned)(event->comm & 0xffff), event->comm_size,
              wf_rank_numbers(event->world_rank, event->comm_rank, rank), (unsigned long long)event->bytes,
-             states[state], (double)since * 1e-9, waits ? ", waits for: " : "", waits ? event->step : "");
+             states[state], (double)since * 1e-9, waits, known ? event->step : "");
     return text;
 }

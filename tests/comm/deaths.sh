@@ -45,7 +45,7 @@ run() {
 # One of the others waits in two calls, for a step in each.
 both() {
     "$doctor" --trace "$WEFT_TRACE" >>"$log"
-    awk '/^rank/ { first = /in flat\(f32.*, waits for: / } first && /^    and (was )?in allreduce\(.*, waits for: / { found = 1 }
+    awk '/^rank/ { first = /in flat\(f32.*, wait(s|ed) for: / } first && /^    and (was )?in allreduce\(.*, wait(s|ed) for: / { found = 1 }
         END { exit !found }' "$log"
 }
 
@@ -74,7 +74,7 @@ job() {
     [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank is behind" >>"$log" ||
         fail "the flight recorders do not say who is behind"
     [ "$fault$place" != stopforward ] || "$doctor" --trace "$WEFT_TRACE" |
-        grep -E "allreduce.*, waits for: (receive|send) [0-9]+ bytes (from|of)" >>"$log" ||
+        grep -E "allreduce.*, wait(s|ed) for: (receive|send) [0-9]+ bytes (from|of)" >>"$log" ||
         fail "the flight recorders do not say for which step the others waited"
     [ "$fault$place" != stoptwo ] || both || fail "the flight recorders do not say for which steps both calls waited"
     [ "$fault$place" != killreduction ] || "$doctor" --trace "$WEFT_TRACE" | grep "^rank $rank .*, gone): .* allreduce" \

@@ -32,7 +32,7 @@ expect bad 'rank 1 calls barrier\(\) at deaths\.c:[0-9]+$'
 expect bad 'rank [02] calls allreduce\(f32 \[[0-9]+\], sum\) at deaths\.c:[0-9]+$'
 expect bad '    it reported: ranks disagree in collective 4: '
 # The rank that ends the job has left the call by then; its record says how.
-expect bad '^rank [0-2] .* outside of communication since .*, collective 4 of .*: failed [0-9.]+ s ago$'
+expect bad '^rank [0-2] .* outside of communication since .*, collective 4 of .*: failed [0-9.]+ s ago(, waited for: .*)?$'
 
 # What failed first is what is to be known.
 "$mpiexec" -np 3 "$program" twice culprit flat 1 >"$work/log" 2>&1 || expect log "a code of 0"
