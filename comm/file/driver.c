@@ -242,11 +242,10 @@ static const H5FD_class_t class = {
  * the list hold on to it. */
 bool wf_h5_driver_set(hid_t list, wf_h5 *owner)
 {
+    /* Registered for good: where a file has the last reference, H5FD_close frees the class and then reads it. */
+    static hid_t id = H5I_INVALID_HID;
     const driver_info info = {owner};
-    const hid_t id = H5FDregister(&class);
-    if (id < 0)
-        return false;
-    const bool set = H5Pset_driver(list, id, &info) >= 0;
-    H5FDunregister(id);
-    return set;
+    if (H5Iis_valid(id) <= 0)
+        id = H5FDregister(&class);
+    return id >= 0 && H5Pset_driver(list, id, &info) >= 0;
 }
