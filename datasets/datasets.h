@@ -9,6 +9,7 @@
 #include "datasets/readers.h"
 #include "datasets/scatter.h"
 #include "datasets/shared.h"
+#include "datasets/streamed.h"
 #include "datasets/transforms.h"
 
 #endif

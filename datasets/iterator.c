@@ -35,12 +35,14 @@ wf_iter *wf_prefetch(wf_iter *iter, int depth)
 {
     if (!iter)
         return NULL;
-    const bool late = iter->opened || iter->depth > 0;
+    const bool late = iter->opened || iter->depth > 0, streamed = iter->streamed;
     if (depth >= 1 && depth <= 1024 && !late) {
         iter->depth = depth;
         return iter;
     }
     wf_iter_free(iter);
+    WF_CHECK_NULL(!streamed, WF_ERR_ARGUMENT,
+                  "prefetch of streamed batches: the program makes them while it asks for them, so none is made ahead");
     WF_CHECK_NULL(!late, WF_ERR_STATE, "prefetch of an iterator that gave batches or has a prefetch already");
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "prefetch of %d batches: should be 1 to 1024", depth);
 }
@@ -82,6 +84,7 @@ void wf_iter_free(wf_iter *iter)
     if (!iter)
         return;
     release_slots(iter);
+    wf_streamed_free(iter->streamed);
     wf_dataset_free(iter->batcher.dataset);
     wf_live_add(iter->ctx, WF_LIVE_ITER, -1);
     free(iter);
@@ -288,11 +291,11 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
                                  "fetch it between runs and assign it to a tensor of the step's"));
     WF_TRY(open_once(iter));
     const int64_t start_ns = iter->ctx->profile ? wf_profile_clock() : 0;
-    const wf_status status = next_batch(iter, batch);
+    const wf_status status = iter->streamed ? wf_streamed_batch(iter, batch) : next_batch(iter, batch);
     if (iter->ctx->profile)
         wf_profile_add(iter->ctx->profile, WF_PROFILE_INPUT, "next batch",
                        &(wf_profile_event){.start_ns = start_ns, .end_ns = wf_profile_clock()});
-    const wf_mesh *mesh = iter->batcher.dataset->mesh;
+    const wf_mesh *mesh = iter->streamed ? iter->streamed->mesh : iter->batcher.dataset->mesh;
     return mesh ? wf_comm_post_failure(wf_mesh_world(mesh), status) : status;
 }
 
@@ -303,6 +306,8 @@ int64_t wf_iter_epoch(const wf_iter *iter)
 
 int64_t wf_iter_epoch_length(wf_iter *iter)
 {
+    if (iter && iter->streamed)
+        return iter->streamed->opts.epoch_length;
     return iter && open_once(iter) == WF_OK ? iter->batcher.length : 0;
 }
 
@@ -377,6 +382,10 @@ static wf_status load(wf_iter *iter, const wf_iter_place *p)
 wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place)
 {
     WF_NEED(iter);
+    if (iter->streamed) {
+        wf_streamed_place_get(iter, place);
+        return WF_OK;
+    }
     WF_TRY(open_once(iter));
     const wf_batcher *b = &iter->batcher;
     *place = (wf_iter_place){.epoch = iter->next_epoch,
@@ -391,6 +400,8 @@ wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place)
 wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place)
 {
     WF_NEED(iter);
+    if (iter->streamed)
+        return wf_streamed_place_set(iter, place);
     WF_TRY(open_once(iter));
     wf_worker_stop(iter);
     /* The thread, which shuffles by the seed, has been stopped. */

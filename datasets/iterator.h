@@ -21,6 +21,7 @@ typedef struct wf_batch {
      * other types stay. Float types are channels-last where rank >= 4, integers row-major. */
     wf_tensor *x;
     wf_tensor *labels; /* i64 [size], or NULL */
+    wf_tensor *target; /* of wf_streamed_batches: what the program gives beside x, or NULL. NULL otherwise */
     /* With wf_batch_opts.halo: this rank's part and what surrounds it, [size, ...] like x but without a layout, since
      * parts of different ranks overlap. NULL otherwise. */
     wf_tensor *wide;

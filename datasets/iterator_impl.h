@@ -5,6 +5,7 @@
 
 #include "datasets/dataset_author.h"
 #include "datasets/iterator.h"
+#include "datasets/streamed.h"
 
 #include <stdatomic.h>
 
@@ -84,6 +85,14 @@ typedef struct wf_slot {
 
 typedef struct wf_worker wf_worker;
 
+/* Batches of the program's own tensors. */
+typedef struct wf_streamed {
+    const wf_mesh *mesh;
+    wf_streamed_opts opts;
+    int64_t given;         /* batches given out, over all epochs */
+    wf_tensor *x, *target; /* of the last one */
+} wf_streamed;
+
 struct wf_iter {
     wf_ctx *ctx;
     bool opened;
@@ -97,6 +106,7 @@ struct wf_iter {
     int64_t epoch;
     int64_t next_epoch, next_index; /* of the batch to be given out next; the batcher may be ahead */
     wf_worker *worker;
+    wf_streamed *streamed; /* gives the batches; the batcher is not used then. NULL: the batcher makes them */
 };
 
 /* The place of an iterator: the batch to be given out next, of `length` in an epoch, the samples of all ranks that
@@ -119,6 +129,12 @@ void wf_batcher_seek(wf_batcher *batcher, int64_t epoch, int64_t index);
 
 /* Reads the next batch into the slot's host memory. */
 wf_status wf_slot_fill(wf_iter *iter, wf_slot *slot) WF_NODISCARD;
+
+/* For an iterator with `streamed`. */
+wf_status wf_streamed_batch(wf_iter *iter, wf_batch *batch) WF_NODISCARD;
+void wf_streamed_place_get(const wf_iter *iter, wf_iter_place *place);
+wf_status wf_streamed_place_set(wf_iter *iter, const wf_iter_place *place) WF_NODISCARD;
+void wf_streamed_free(wf_streamed *streamed);
 
 /* The thread fills slots given, given + 1, ... modulo slot_count, never the one given out last. */
 wf_status wf_worker_start(wf_iter *iter) WF_NODISCARD;

@@ -1,6 +1,8 @@
-/* Shared batches: sent by one rank, or read by each in one order. */
+/* Shared batches: sent by one rank, or read by each in one order. Streamed ones: the memory of a program that computes,
+ * cut at bounds of its own. */
 #include "comm/comm.h"
 #include "core/core.h"
+#include "core/tensor_author.h"
 #include "datasets/datasets.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
@@ -158,6 +160,203 @@ static void different(void)
         wf_error_clear();
 }
 
+/* --- Streamed batches: fields [1,2,ROWS,3] of which the first rank has one row and the last of three or more none ---
+ */
+
+enum { ROWS = 9, ROW = 6, LONGEST = 3 };
+
+typedef struct solver {
+    const wf_mesh *mesh;
+    int64_t bounds[8], rows; /* of all ranks, and of this one */
+    float x[ROWS * ROW], lacking[ROWS * ROW];
+    int64_t asked; /* the last index */
+    bool fails, short_of_target, wrong_shape;
+} solver;
+
+static void solver_open(solver *s, const wf_mesh *mesh)
+{
+    *s = (solver){.mesh = mesh, .asked = -1};
+    for (int r = 1; r <= size; r++)
+        s->bounds[r] = r >= size - (size > 2) ? ROWS : 1 + 2 * (r - 1);
+    s->rows = s->bounds[rank + 1] - s->bounds[rank];
+}
+
+static float field(int64_t index, int64_t row, int64_t i)
+{
+    return (float)(1000 * index + ROW * row + i);
+}
+
+static wf_tensor *wrap(const solver *s, float *memory)
+{
+    return wf_tensor_wrap(ctx, WF_F32, WF_SHAPE(1, 2, s->rows + s->wrong_shape, 3), memory,
+                          (wf_wrap_opts){.order = WF_CHANNELS_LAST});
+}
+
+static wf_status advance(void *user, int64_t index, wf_tensor **x, wf_tensor **target)
+{
+    solver *s = user;
+    WF_EXPECT(!*x && !*target, "tensors are there already");
+    s->asked = index;
+    if (s->fails)
+        return WF_RAISE(WF_ERR_NUMERIC, "the solver blew up in step %lld", (long long)index);
+    for (int64_t i = 0; i < s->rows * ROW; i++) {
+        s->x[i] = field(index, s->bounds[rank], i);
+        s->lacking[i] = -s->x[i];
+    }
+    *x = wrap(s, s->x);
+    *target = s->short_of_target ? NULL : wrap(s, s->lacking);
+    return wf_check(*x);
+}
+
+static wf_streamed_opts stream_of(solver *s)
+{
+    wf_streamed_opts o = {.next = advance, .user = s, .epoch_length = LONGEST};
+    const wf_layout_opts cut = {.dim = {[WF_AXIS_HEIGHT] = WF_DIM(2)}, .bounds = {[WF_AXIS_HEIGHT] = s->bounds}};
+    WF_EXPECT_OK(wf_mesh_layout(s->mesh, WF_SHAPE(1, 2, ROWS, 3), cut, &o.x));
+    o.target = o.x;
+    return o;
+}
+
+/* The batch is the program's memory, with its elements and its bounds. */
+static void expect_streamed(const solver *s, const wf_batch *b, int64_t index)
+{
+    const wf_layout is = wf_tensor_layout(b->x);
+    int64_t wrong = 0, rows = s->rows;
+    WF_EXPECT(s->rows == 0 || (wf_tensor_data(b->x) == s->x && wf_tensor_data(b->target) == s->lacking),
+              "the batch is at %p and %p, the program's memory at %p and %p", wf_tensor_data(b->x),
+              wf_tensor_data(b->target), (const void *)s->x, (const void *)s->lacking);
+    WF_EXPECT(is.known && is.box.lo[2] == s->bounds[rank] && is.box.hi[2] == s->bounds[rank + 1] &&
+                  wf_tensor_layout(b->target).box.lo[2] == is.box.lo[2],
+              "rows [%lld,%lld): should be [%lld,%lld)", (long long)is.box.lo[2], (long long)is.box.hi[2],
+              (long long)s->bounds[rank], (long long)s->bounds[rank + 1]);
+    for (int64_t i = 0; i < s->rows * ROW; i++)
+        wrong += ((const float *)wf_tensor_data(b->x))[i] != field(index, s->bounds[rank], i);
+    WF_EXPECT_OK(wf_allreduce_i64(comm, &rows, 1, WF_SUM));
+    WF_EXPECT(wrong == 0 && rows == ROWS, "%lld elements of %lld rows are wrong", (long long)wrong, (long long)rows);
+    WF_EXPECT(!b->labels && b->size == 1 && b->global == 1 && b->epoch == index / LONGEST &&
+                  b->index == index % LONGEST && b->last == (index % LONGEST == 2),
+              "batch %lld: size %lld of %lld, epoch %lld, index %lld", (long long)index, (long long)b->size,
+              (long long)b->global, (long long)b->epoch, (long long)b->index);
+}
+
+static void streamed(void)
+{
+    solver s;
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    solver_open(&s, mesh);
+    wf_archive *archive = wf_archive_memory(ctx);
+    wf_iter *iter = wf_streamed_batches(mesh, stream_of(&s));
+    WF_EXPECT(iter && wf_iter_epoch_length(iter) == LONGEST, "%s", wf_error_message());
+    for (int64_t i = 0; i < 5; i++) {
+        wf_batch b = {0};
+        WF_EXPECT(wf_iter_epoch(iter) == i / LONGEST, "epoch %lld before batch %lld", (long long)wf_iter_epoch(iter),
+                  (long long)i);
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        expect_streamed(&s, &b, i);
+        wf_tensor *kept = wf_tensor_alias(b.x);
+        const uint64_t version = wf_tensor_version(kept);
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT(wf_tensor_version(kept) != version, "the batch before is unchanged, to those who look");
+        wf_tensor_free(kept);
+        expect_streamed(&s, &b, ++i);
+        if (i == 3)
+            WF_EXPECT_OK(wf_iter_visit(iter, archive));
+    }
+    WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+    WF_EXPECT_OK(wf_iter_visit(iter, archive));
+    wf_batch b = {0};
+    WF_EXPECT(wf_iter_epoch(iter) == 1, "epoch %lld in the archive", (long long)wf_iter_epoch(iter));
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT(s.asked == 4 && b.epoch == 1 && b.index == 1, "batch %lld after that of the archive", (long long)s.asked);
+    wf_archive_free(archive);
+    wf_iter_free(iter);
+    wf_mesh_close(mesh);
+}
+
+/* The second call of a rank that went wrong in the first: all ranks have its error. */
+static void stream_fails(void)
+{
+    static const struct {
+        bool fails, short_of_target, wrong_shape;
+        wf_status code;
+        const char *text;
+    } wrong[] = {{.fails = true, .code = WF_ERR_NUMERIC, .text = "the solver blew up in step 1"},
+                 {.short_of_target = true, .code = WF_ERR_ARGUMENT, .text = "batch 1 of a stream lacks a target"},
+                 {.wrong_shape = true, .code = WF_ERR_SHAPE, .text = "this rank's part"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        solver s;
+        wf_batch b = {0};
+        wf_comm *child = wf_comm_split(comm, 0, 0);
+        wf_mesh *mesh = wf_mesh_open(child, (wf_mesh_opts){.height = size});
+        solver_open(&s, mesh);
+        wf_iter *iter = wf_streamed_batches(mesh, stream_of(&s));
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        if (rank == 0) {
+            s.fails = wrong[i].fails;
+            s.short_of_target = wrong[i].short_of_target;
+            s.wrong_shape = wrong[i].wrong_shape;
+        }
+        wf_status status = wf_iter_next(iter, &b);
+        if (rank > 0 && status == WF_OK)
+            status = wf_barrier(child);
+        WF_EXPECT(status == wrong[i].code && strstr(wf_error_message(), wrong[i].text), "%s: \"%s\" should say \"%s\"",
+                  wf_status_name(status), wf_error_message(), wrong[i].text);
+        wf_error_clear();
+        wf_iter_free(iter);
+        wf_mesh_close(mesh);
+        if (wf_comm_close(child) != WF_OK)
+            wf_error_clear();
+    }
+}
+
+static void expect_no_stream(const wf_mesh *mesh, wf_streamed_opts o, const char *text)
+{
+    wf_iter *iter = wf_streamed_batches(mesh, o);
+    WF_EXPECT(!iter && wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), text),
+              "\"%s\" should say \"%s\"", wf_error_message(), text);
+    wf_error_clear();
+    wf_iter_free(iter);
+}
+
+/* Options of one rank, the last, are wrong; all say so, and the communicator lives. */
+static void streams_differ(void)
+{
+    solver s;
+    const bool culprit = rank == size - 1;
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size}), *other = wf_mesh_open(comm, (wf_mesh_opts){0});
+    solver_open(&s, mesh);
+    wf_streamed_opts o = stream_of(&s);
+    o.next = culprit ? NULL : advance;
+    expect_no_stream(mesh, o, "without a function");
+    o = stream_of(&s);
+    o.x.known = !culprit;
+    expect_no_stream(mesh, o, "without a layout of x");
+    o = stream_of(&s);
+    o.epoch_length = culprit ? -2 : LONGEST;
+    expect_no_stream(mesh, o, "-2 an epoch");
+    o = stream_of(&s);
+    if (culprit)
+        o.target = wf_mesh_layout_same(other, WF_SHAPE(1, 2, ROWS, 3));
+    expect_no_stream(mesh, o, "over this mesh");
+    if (size > 1) {
+        o = stream_of(&s);
+        o.epoch_length += culprit;
+        expect_no_stream(mesh, o, "streamed batches of 3 an epoch on rank 0 and 4 on rank");
+        o = stream_of(&s);
+        o.target.known = !culprit;
+        expect_no_stream(mesh, o, "target is [1,2,9,3] on rank 0 and left out on rank");
+        s.bounds[1] += culprit;
+        o = stream_of(&s);
+        expect_no_stream(mesh, o, "x is cut over height at other bounds on rank");
+        s.bounds[1] -= culprit;
+    }
+    wf_iter *ahead = wf_prefetch(wf_streamed_batches(mesh, stream_of(&s)), 2);
+    WF_EXPECT(!ahead && strstr(wf_error_message(), "prefetch of streamed batches"), "%s", wf_error_message());
+    wf_error_clear();
+    wf_mesh_close(other);
+    wf_mesh_close(mesh);
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
@@ -169,6 +368,9 @@ static int on_ranks(int argc, char **argv)
                                                {"root_without_batches", root_without_batches},
                                                {"same_order", same_order},
                                                {"different", different},
+                                               {"streamed", streamed},
+                                               {"stream_fails", stream_fails},
+                                               {"streams_differ", streams_differ},
                                                {0}});
     return ranks_close(failed);
 }
