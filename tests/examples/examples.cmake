@@ -27,6 +27,7 @@ weft_example_test(search_4 search 4 300)
 set_tests_properties(example_search_4 PROPERTIES SKIP_RETURN_CODE 77)
 weft_example_test(segment_4 segment 4 300)
 weft_example_test(volume volume 4 300)
+weft_example_test(closure closure 4 300)
 set_property(TEST example_volume PROPERTY LABELS long)
 # BLEU by hand; it also writes the catalogues of the example's test.
 add_executable(examples_bleu examples/examples_bleu.c ${PROJECT_SOURCE_DIR}/examples/bleu.c)
