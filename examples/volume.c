@@ -15,7 +15,7 @@
 #define HELD_OUT ((int64_t)1 << 40)
 
 typedef struct settings {
-    const char *communicator, *out, *compute;
+    const char *communicator, *out, *compute, *write;
     int64_t scale, channels, levels, batch, volumes, held_out, epochs, restart, seed;
     double lr, dice;
     example_saves saves;
@@ -77,6 +77,8 @@ static settings read_settings(int argc, char **argv)
         {"seed", "N", "of volumes and all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         EXAMPLE_COMPUTE(&s.compute),
         {"out", "DIR", "folder for log.jsonl and volume.png", .text = &s.out},
+        {"write", "FILE", "write all volumes to this file, for other programs (tests/bench/bench_volume.py), and end",
+         .text = &s.write},
         EXAMPLE_SAVES(&s.saves),
         {0}};
     example_options(argc, argv, "Trains a 3-D U-Net on volumes of fractals that all ranks of mpirun share.", table);
@@ -101,6 +103,31 @@ static void check_settings(wf_comm *comm, const settings *s)
     else if (s->dice > 1)
         snprintf(complaint, sizeof complaint, "--dice %g: should be at most 1", s->dice);
     example_agree(comm, *complaint ? complaint : NULL);
+}
+
+/* The volumes for other programs: side, volumes, those that are held out, and classes as i64, and of each volume in
+ * turn the brightness (f32) and the class (u8) of its voxels. */
+static const char *write_volumes(const settings *s)
+{
+    const int64_t side = side_of(s), voxels = side * side * side;
+    const wf_box one = wf_box_of_shape(WF_SHAPE(1, 1, side, side, side));
+    float *x = calloc((size_t)voxels, sizeof *x);
+    int64_t *labels = calloc((size_t)voxels, sizeof *labels);
+    uint8_t *classes = calloc((size_t)voxels, 1);
+    FILE *file = x && labels && classes ? fopen(s->write, "wb") : NULL;
+    bool good = file && fwrite((int64_t[]){side, s->volumes, s->held_out, FRACTAL_CLASSES}, 8, 4, file) == 4;
+    for (int64_t n = 0; good && n < s->volumes + s->held_out; n++) {
+        fractals_draw((uint64_t)s->seed, n < s->volumes ? n : HELD_OUT + n - s->volumes, side, one, x, labels);
+        for (int64_t i = 0; i < voxels; i++)
+            classes[i] = (uint8_t)labels[i];
+        good = fwrite(x, sizeof *x, (size_t)voxels, file) == (size_t)voxels &&
+               fwrite(classes, 1, (size_t)voxels, file) == (size_t)voxels;
+    }
+    good = file && fclose(file) == 0 && good;
+    free(x);
+    free(labels);
+    free(classes);
+    return good ? NULL : "--write: the file cannot be written, or there is no memory for a volume";
 }
 
 /* --- A batch, of which this rank has its part ----------------------------------------------------------------------
@@ -325,6 +352,11 @@ int main(int argc, char **argv)
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     check_settings(comm, &s);
+    if (s.write) {
+        example_agree(comm, wf_comm_rank(comm) == 0 ? write_volumes(&s) : NULL);
+        WF_MUST(wf_comm_close(comm));
+        return 0;
+    }
     example_compute(comm, s.compute);
     parallel_open(&s.how, comm);
 

@@ -36,6 +36,12 @@ refuses() {
     "$mpiexec" -np 2 "$examples/volume" --out "$work/wrong" "$@" >"$work/out" 2>&1 && fail "$*: no error"
     grep -qF -- "$text" "$work/out" || { cat "$work/out" && fail "\"$text\" is not said"; }
 }
+# The head, and of 12 volumes brightness and classes, of which some are background and some are not.
+"$mpiexec" -np 2 "$examples/volume" --scale 3 --volumes 8 --held-out 4 --write "$work/volumes" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+[ "$(wc -c <"$work/volumes")" = $((32 + 12 * 512 * 5)) ] || fail "--write: $(wc -c <"$work/volumes") bytes"
+[ "$(od -An -t d8 -N 32 -w32 "$work/volumes" | tr -s ' ')" = " 8 8 4 6" ] || fail "--write: $(od -An -t d8 -N 32 -w32 "$work/volumes")"
+[ "$(tail -c 512 "$work/volumes" | od -An -v -t u1 -w1 | sort -u | wc -l)" -ge 2 ] || fail "--write: the last volume has one class"
+refuses "--write: the file cannot be written" --write "$work/nowhere/volumes"
 refuses "--batch 3: should divide 128 volumes" --batch 3
 refuses "--levels 5: sides of 2^5 halve at most 4 times" --levels 5
 refuses "--dice 1.5: should be at most 1" --dice 1.5
