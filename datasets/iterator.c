@@ -84,7 +84,7 @@ void wf_iter_free(wf_iter *iter)
     if (!iter)
         return;
     release_slots(iter);
-    wf_streamed_free(iter->streamed);
+    wf_streamed_free(iter->ctx, iter->streamed);
     wf_dataset_free(iter->batcher.dataset);
     wf_live_add(iter->ctx, WF_LIVE_ITER, -1);
     free(iter);

@@ -91,6 +91,7 @@ typedef struct wf_streamed {
     wf_streamed_opts opts;
     int64_t given;         /* batches given out, over all epochs */
     wf_tensor *x, *target; /* of the last one */
+    wf_event *read;        /* the device is done with the last one; NULL on the host */
 } wf_streamed;
 
 struct wf_iter {
@@ -134,7 +135,7 @@ wf_status wf_slot_fill(wf_iter *iter, wf_slot *slot) WF_NODISCARD;
 wf_status wf_streamed_batch(wf_iter *iter, wf_batch *batch) WF_NODISCARD;
 void wf_streamed_place_get(const wf_iter *iter, wf_iter_place *place);
 wf_status wf_streamed_place_set(wf_iter *iter, const wf_iter_place *place) WF_NODISCARD;
-void wf_streamed_free(wf_streamed *streamed);
+void wf_streamed_free(wf_ctx *ctx, wf_streamed *streamed);
 
 /* The thread fills slots given, given + 1, ... modulo slot_count, never the one given out last. */
 wf_status wf_worker_start(wf_iter *iter) WF_NODISCARD;

@@ -131,11 +131,13 @@ static void release_tensors(wf_streamed *s)
     s->x = s->target = NULL;
 }
 
-void wf_streamed_free(wf_streamed *streamed)
+void wf_streamed_free(wf_ctx *ctx, wf_streamed *streamed)
 {
     if (!streamed)
         return;
     release_tensors(streamed);
+    if (streamed->read)
+        ctx->k->event_free(ctx, streamed->read);
     free(streamed);
 }
 
@@ -153,8 +155,20 @@ static wf_status dress_tensor(const wf_streamed *s, const char *name, wf_tensor 
     return wf_tensor_set_layout(tensor, *layout);
 }
 
-static wf_status take_batch(wf_streamed *s)
+/* The device may still read the last batch, whose memory the program is about to write. */
+static wf_status wait_read(wf_ctx *ctx, wf_streamed *s)
 {
+    if (ctx->k->host || !s->x)
+        return WF_OK;
+    if (!s->read)
+        WF_TRY(ctx->k->event_new(ctx, &s->read));
+    WF_TRY(ctx->k->event_record(ctx, s->read, NULL));
+    return wf_ctx_wait_event(ctx, s->read, "read a batch of the program's memory");
+}
+
+static wf_status take_batch(wf_ctx *ctx, wf_streamed *s)
+{
+    WF_TRY(wait_read(ctx, s));
     /* What a tape has saved of the last batch is told that the program may write there now. */
     if (s->x)
         wf_tensor_touch(s->x);
@@ -170,7 +184,7 @@ wf_status wf_streamed_batch(wf_iter *iter, wf_batch *batch)
 {
     wf_streamed *s = iter->streamed;
     const int64_t length = s->opts.epoch_length;
-    WF_TRY(take_batch(s));
+    WF_TRY(take_batch(iter->ctx, s));
     const int64_t index = length ? s->given % length : s->given;
     s->given++;
     *batch = (wf_batch){.x = s->x,

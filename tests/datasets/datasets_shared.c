@@ -168,8 +168,9 @@ enum { ROWS = 9, ROW = 6, LONGEST = 3 };
 typedef struct solver {
     const wf_mesh *mesh;
     int64_t bounds[8], rows; /* of all ranks, and of this one */
-    float x[ROWS * ROW], lacking[ROWS * ROW];
-    int64_t asked; /* the last index */
+    wf_tensor *memory[2];    /* of the device: for x, and what is lacking */
+    void *x, *lacking;       /* where that is */
+    int64_t asked;           /* the last index */
     bool fails, short_of_target, wrong_shape;
 } solver;
 
@@ -179,6 +180,16 @@ static void solver_open(solver *s, const wf_mesh *mesh)
     for (int r = 1; r <= size; r++)
         s->bounds[r] = r >= size - (size > 2) ? ROWS : 1 + 2 * (r - 1);
     s->rows = s->bounds[rank + 1] - s->bounds[rank];
+    for (int k = 0; k < 2; k++)
+        s->memory[k] = wf_tensor_new(ctx, WF_F32, WF_SHAPE((ROWS + 1) * ROW));
+    s->x = wf_tensor_data(s->memory[0]);
+    s->lacking = wf_tensor_data(s->memory[1]);
+}
+
+static void solver_close(solver *s)
+{
+    wf_tensor_free(s->memory[0]);
+    wf_tensor_free(s->memory[1]);
 }
 
 static float field(int64_t index, int64_t row, int64_t i)
@@ -186,7 +197,7 @@ static float field(int64_t index, int64_t row, int64_t i)
     return (float)(1000 * index + ROW * row + i);
 }
 
-static wf_tensor *wrap(const solver *s, float *memory)
+static wf_tensor *wrap(const solver *s, void *memory)
 {
     return wf_tensor_wrap(ctx, WF_F32, WF_SHAPE(1, 2, s->rows + s->wrong_shape, 3), memory,
                           (wf_wrap_opts){.order = WF_CHANNELS_LAST});
@@ -199,10 +210,13 @@ static wf_status advance(void *user, int64_t index, wf_tensor **x, wf_tensor **t
     s->asked = index;
     if (s->fails)
         return WF_RAISE(WF_ERR_NUMERIC, "the solver blew up in step %lld", (long long)index);
+    float fields[2][(ROWS + 1) * ROW] = {{0}};
     for (int64_t i = 0; i < s->rows * ROW; i++) {
-        s->x[i] = field(index, s->bounds[rank], i);
-        s->lacking[i] = -s->x[i];
+        fields[0][i] = field(index, s->bounds[rank], i);
+        fields[1][i] = -fields[0][i];
     }
+    for (int k = 0; k < 2; k++)
+        WF_EXPECT_OK(wf_tensor_import(s->memory[k], fields[k], sizeof fields[k]));
     *x = wrap(s, s->x);
     *target = s->short_of_target ? NULL : wrap(s, s->lacking);
     return wf_check(*x);
@@ -224,13 +238,18 @@ static void expect_streamed(const solver *s, const wf_batch *b, int64_t index)
     int64_t wrong = 0, rows = s->rows;
     WF_EXPECT(s->rows == 0 || (wf_tensor_data(b->x) == s->x && wf_tensor_data(b->target) == s->lacking),
               "the batch is at %p and %p, the program's memory at %p and %p", wf_tensor_data(b->x),
-              wf_tensor_data(b->target), (const void *)s->x, (const void *)s->lacking);
+              wf_tensor_data(b->target), s->x, s->lacking);
     WF_EXPECT(is.known && is.box.lo[2] == s->bounds[rank] && is.box.hi[2] == s->bounds[rank + 1] &&
                   wf_tensor_layout(b->target).box.lo[2] == is.box.lo[2],
               "rows [%lld,%lld): should be [%lld,%lld)", (long long)is.box.lo[2], (long long)is.box.hi[2],
               (long long)s->bounds[rank], (long long)s->bounds[rank + 1]);
-    for (int64_t i = 0; i < s->rows * ROW; i++)
-        wrong += ((const float *)wf_tensor_data(b->x))[i] != field(index, s->bounds[rank], i);
+    float x[ROWS * ROW], target[ROWS * ROW]; /* by channels, as exports are */
+    WF_EXPECT_OK(wf_tensor_export(b->x, x, wf_tensor_bytes(b->x)));
+    WF_EXPECT_OK(wf_tensor_export(b->target, target, wf_tensor_bytes(b->target)));
+    for (int64_t i = 0; i < s->rows * ROW; i++) {
+        const float there = field(index, s->bounds[rank], i), is_x = x[i % 2 * s->rows * 3 + i / 2];
+        wrong += is_x != there || target[i % 2 * s->rows * 3 + i / 2] != -there;
+    }
     WF_EXPECT_OK(wf_allreduce_i64(comm, &rows, 1, WF_SUM));
     WF_EXPECT(wrong == 0 && rows == ROWS, "%lld elements of %lld rows are wrong", (long long)wrong, (long long)rows);
     WF_EXPECT(!b->labels && b->size == 1 && b->global == 1 && b->epoch == index / LONGEST &&
@@ -270,6 +289,41 @@ static void streamed(void)
     WF_EXPECT(s.asked == 4 && b.epoch == 1 && b.index == 1, "batch %lld after that of the archive", (long long)s.asked);
     wf_archive_free(archive);
     wf_iter_free(iter);
+    solver_close(&s);
+    wf_mesh_close(mesh);
+}
+
+static const wf_kernels *real;
+static const solver *watched;
+static int64_t asked_when_done;
+
+static wf_status note_done(wf_ctx *of, wf_event *event, bool *done)
+{
+    asked_when_done = asked_when_done < 0 ? watched->asked : asked_when_done;
+    return real->event_done(of, event, done);
+}
+
+/* The program writes into the memory of a batch again when the device has read it. */
+static void stream_waits(void)
+{
+    solver s;
+    wf_batch b;
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    solver_open(&s, mesh);
+    wf_iter *iter = wf_streamed_batches(mesh, stream_of(&s));
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    real = ctx->k;
+    watched = &s;
+    asked_when_done = -1;
+    wf_kernels noted = *real;
+    noted.event_done = note_done;
+    ctx->k = &noted;
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    ctx->k = real;
+    WF_EXPECT(real->host || asked_when_done == 0, "batch %lld was asked for before the device was done with batch 0",
+              (long long)asked_when_done);
+    wf_iter_free(iter);
+    solver_close(&s);
     wf_mesh_close(mesh);
 }
 
@@ -303,6 +357,7 @@ static void stream_fails(void)
                   wf_status_name(status), wf_error_message(), wrong[i].text);
         wf_error_clear();
         wf_iter_free(iter);
+        solver_close(&s);
         wf_mesh_close(mesh);
         if (wf_comm_close(child) != WF_OK)
             wf_error_clear();
@@ -353,6 +408,7 @@ static void streams_differ(void)
     wf_iter *ahead = wf_prefetch(wf_streamed_batches(mesh, stream_of(&s)), 2);
     WF_EXPECT(!ahead && strstr(wf_error_message(), "prefetch of streamed batches"), "%s", wf_error_message());
     wf_error_clear();
+    solver_close(&s);
     wf_mesh_close(other);
     wf_mesh_close(mesh);
 }
@@ -369,6 +425,7 @@ static int on_ranks(int argc, char **argv)
                                                {"same_order", same_order},
                                                {"different", different},
                                                {"streamed", streamed},
+                                               {"stream_waits", stream_waits},
                                                {"stream_fails", stream_fails},
                                                {"streams_differ", streams_differ},
                                                {0}});
