@@ -15,6 +15,8 @@ extern "C" {
 #endif
 
 typedef struct wf_h5 wf_h5;
+void wf_h5_lock(void); /* the lock, during each call of another library that calls HDF5 */
+void wf_h5_unlock(void);
 
 /* What a data set of a file is. */
 typedef struct wf_h5_info {

@@ -6,6 +6,7 @@
 #include "datasets/hdf5.h"
 #include "datasets/image.h"
 #include "datasets/iterator.h"
+#include "datasets/netcdf.h"
 #include "datasets/readers.h"
 #include "datasets/scatter.h"
 #include "datasets/shared.h"

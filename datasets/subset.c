@@ -31,6 +31,14 @@ static wf_status subset_read(wf_dataset *dataset, int64_t index, const wf_sample
     return WF_OK;
 }
 
+static wf_status subset_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box,
+                                 void *x, int64_t *label)
+{
+    const subset *s = dataset->state;
+    WF_TRY(wf_dataset_read_box(dataset->inner, s->index[index], key, box, x, label));
+    return WF_OK;
+}
+
 static void subset_free(wf_dataset *dataset)
 {
     free(((subset *)dataset->state)->index);
@@ -40,6 +48,7 @@ static const wf_dataset_kind subset_kind = {
     .name = "subset",
     .open = subset_open,
     .read = subset_read,
+    .read_box = subset_read_box,
     .free = subset_free,
 };
 

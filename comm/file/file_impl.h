@@ -23,11 +23,9 @@ bool wf_h5_driver_set(hid_t list, wf_h5 *owner);
 /* The wf_h5 goes; HDF5 did not let go of the file. */
 void wf_h5_driver_leave(wf_h5_driver *driver);
 
-/* Every public function holds the lock from the first call of HDF5 to the last. While it is held, the reason of the
- * first call that fails is noted when it fails, since the next call would clear HDF5's stack of errors. */
-void wf_h5_lock(void);
-void wf_h5_unlock(void);
-/* The calls that failed so far were questions, not errors. */
+/* Every public function holds the lock from the first call of HDF5 to the last. Meanwhile the reason of the first call
+ * that fails is noted when it fails, since the next call would clear HDF5's stack of errors. wf_h5_forget: the
+ * calls that failed so far were questions, not errors. */
 void wf_h5_forget(void);
 
 /* Raises an error that says what failed, with the reason: the system's where the file could not be written, else

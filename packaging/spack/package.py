@@ -30,6 +30,7 @@ class Weft(CMakePackage):
     depends_on("mpi")
     depends_on("onednn@2.6:3")
     depends_on("hdf5")
+    depends_on("netcdf-c")
     depends_on("zlib-api")
     depends_on("dlpack", type="build")
     depends_on("stb", type="build")

@@ -19,7 +19,7 @@ expect() {
 
 [ $code = 0 ] || expect "a code of 0, not $code"
 dnn=$(sed -n 's/^kernels .*oneDNN \([0-9.]*\),.*/\1/p' "$log")
-expect "^Weft [0-9]+\.[0-9]+\.[0-9]+ +built with .*, (static|shared), MPI [0-9.]+, oneDNN $dnn, HDF5 [0-9.]+, (no CUDA|CUDA)"
+expect "^Weft [0-9]+\.[0-9]+\.[0-9]+ +built with .*, (static|shared), MPI [0-9.]+, oneDNN $dnn, HDF5 [0-9.]+, (no netCDF|netCDF [0-9.]+), (no CUDA|CUDA)"
 expect '^MPI +(Open MPI v|MPICH Version: )[0-9.]+, MPI [0-9.]+, threads: (funneled|serialized|multiple)$'
 expect '^MPI and GPUs +it (says that it takes|does not say whether it takes)'
 expect '^exchanges +(by|in|through|one rank)'

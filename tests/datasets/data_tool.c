@@ -161,6 +161,50 @@ static void folders(void)
                 6, &middle);
 }
 
+/* Writes a classic netCDF file: u [t,y,x], f32 [4,2,3], elements 0.5, 1, 1.5, ... */
+static void write_netcdf(void)
+{
+    enum { NAME = 1, DIMENSIONS = 10, VARIABLES = 11, FLOAT = 5, BEGIN = 112, COUNT = 24 };
+    const uint32_t head[BEGIN / 4] = {0x43444601,
+                                      0, /* CDF, version 1; no records */
+                                      DIMENSIONS,
+                                      3,
+                                      NAME,
+                                      (uint32_t)'t' << 24,
+                                      4,
+                                      NAME,
+                                      (uint32_t)'y' << 24,
+                                      2,
+                                      NAME,
+                                      (uint32_t)'x' << 24,
+                                      3,
+                                      0,
+                                      0, /* no attributes */
+                                      VARIABLES,
+                                      1,
+                                      NAME,
+                                      (uint32_t)'u' << 24,
+                                      3,
+                                      0,
+                                      1,
+                                      2,
+                                      0,
+                                      0,
+                                      FLOAT,
+                                      COUNT * 4,
+                                      BEGIN};
+    unsigned char data[BEGIN + 4 * COUNT];
+    for (size_t i = 0; i < sizeof data / 4; i++) {
+        const float value = 0.5f * (float)(i + 1 - BEGIN / 4);
+        uint32_t word;
+        memcpy(&word, &value, sizeof word);
+        word = i < BEGIN / 4 ? head[i] : word;
+        for (int b = 0; b < 4; b++)
+            data[4 * i + (size_t)b] = (unsigned char)(word >> (24 - 8 * b));
+    }
+    test_write(test_path(&f, "u.nc"), data, sizeof data);
+}
+
 /* The exit code, one line that says this, and no file. */
 static void expect_complaint(int code, const char *text, const char *arguments)
 {
@@ -217,6 +261,36 @@ static void complaints(void)
     WF_EXPECT(run("--help") == 0, "--help");
 }
 
+static void netcdf_files(void)
+{
+    char path[600];
+    size_t bytes;
+    write_netcdf();
+    if (run("ls u.nc") == 1) {
+        expect_complaint(1, "this build of Weft has no netCDF", "netcdf u.nc --variables u -o z.h5");
+        return;
+    }
+    char *said = (char *)test_slurp(test_path(&f, "out"), &bytes);
+    WF_EXPECT(bytes > 1 && strncmp(said, "u ", 2) == 0 && memcmp(said + bytes - 8, "t, y, x\n", 8) == 0, "ls");
+    free(said);
+    WF_EXPECT(run("netcdf u.nc --variables u --time t --frames 2 --ahead 2 --mask -o u.h5") == 0, "netcdf");
+    snprintf(path, sizeof path, "%s", test_path(&f, "u.nc"));
+    const wf_netcdf_opts opts = {.variables = "u", .time = "t", .frames = 2, .ahead = 2, .mask = true};
+    expect_file("u.h5", wf_netcdf_dataset(ctx, path, opts), 0, 2, NULL);
+    wf_dataset *d = wf_hdf5_dataset(ctx, test_path(&f, "u.h5"), (wf_hdf5_opts){0});
+    float x[24] = {0};
+    WF_EXPECT_OK(wf_dataset_open(d));
+    WF_EXPECT_OK(wf_dataset_read(d, 1, &(wf_sample_key){0}, x, NULL));
+    WF_EXPECT(x[0] == 3.5f && x[6] == 9.5f && x[12] == 1, "sample 1 begins %g, %g, %g", (double)x[0], (double)x[6],
+              (double)x[12]);
+    wf_dataset_free(d);
+    expect_complaint(2, "no --variables", "netcdf u.nc -o z.h5");
+    expect_complaint(2, "make no sense for idx", "idx images --frames 2 -o z.h5");
+    expect_complaint(1, "there is no variable v; there are u", "netcdf u.nc --variables v -o z.h5");
+    WF_EXPECT(truncate(test_path(&f, "u.nc"), 200) == 0, "truncate");
+    expect_complaint(1, "is cut off", "ls u.nc");
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "ref"});
@@ -226,6 +300,7 @@ int main(int argc, char **argv)
                                          {"cifar_files", cifar_files},
                                          {"catalogues", catalogues},
                                          {"folders", folders},
+                                         {"netcdf_files", netcdf_files},
                                          {"complaints", complaints},
                                          {0}});
     test_folder_free(&f);

@@ -13,6 +13,7 @@ BEGIN {
     home["nccl.h"] = "^comm/transport/nccl.c$"
     home["hdf5.h"] = "^comm/"
     home["H5FDdevelop.h"] = "^comm/file/driver.c$"
+    home["netcdf.h"] = "^datasets/"
     home["dlpack"] = "^(core/dlpack.c|tests/)"
     home["cuda"] = "^(core/cuda|comm)/"
     home["cudnn"] = "^core/cuda/"

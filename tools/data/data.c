@@ -12,6 +12,7 @@
 
 static const char help[] =
     "usage: wf-data FORMAT INPUT... -o FILE.h5 [options]\n"
+    "       wf-data ls FILE.nc\n"
     "\n"
     "Converts a data set to HDF5: samples as \"x\" [count, sample...], labels as \"labels\" [count] (i64), and the "
     "number of\n"
@@ -23,9 +24,16 @@ static const char help[] =
     "  cifar100 DIR         the same; the fine labels\n"
     "  catalogue DIR        message catalogues (*.mo): pairs of sentences\n"
     "  folder DIR           PNG and JPEG files; subfolders, in the order of their names, are the classes\n"
+    "  netcdf FILE          fields of a netCDF file, as --variables says\n"
+    "  ls FILE              prints the variables of a netCDF file: names, types, shapes, dimensions\n"
     "\n"
     "  -o FILE.h5        the file to make; an existing HDF5 file is replaced when the new one is whole\n"
     "  --test            the test set instead of the training set (mnist, cifar10, cifar100, catalogue)\n"
+    "  --variables LIST  netcdf: names with commas between them; TEMP[0:3] for the first three levels\n"
+    "  --frames N        netcdf: times in a sample; default 1\n"
+    "  --ahead N         netcdf: times from one frame of a sample to the next; default 1\n"
+    "  --time NAME       netcdf: the dimension that is time; default: unlimited, or with units since a date\n"
+    "  --mask            netcdf: as many channels more, which say where values are there\n"
     "  --channels N      1 (grey) to 4 (RGBA); default: folder 3, others as they are\n"
     "  --resize HxW      pixels of every image; default: folder: those of the first image, others as they are\n"
     "  --crop HxW        the middle of every image, after --resize\n"
@@ -36,6 +44,7 @@ static const char help[] =
 
 typedef struct settings {
     const char *format, *input[2], *out;
+    wf_netcdf_opts fields;
     int inputs;
     wf_dataset_split split;
     int64_t channels, height, width, crop_height, crop_width, level, chunk, first, last;
@@ -69,6 +78,14 @@ static bool read_option(settings *s, const char *name, const char *value)
     int64_t none;
     if (strcmp(name, "-o") == 0)
         return *(s->out = value) != '\0';
+    if (strcmp(name, "--variables") == 0)
+        return *(s->fields.variables = value) != '\0';
+    if (strcmp(name, "--time") == 0)
+        return *(s->fields.time = value) != '\0';
+    if (strcmp(name, "--frames") == 0)
+        return read_numbers(value, '\0', 1, side, &s->fields.frames, &none);
+    if (strcmp(name, "--ahead") == 0)
+        return read_numbers(value, '\0', 1, side, &s->fields.ahead, &none);
     if (strcmp(name, "--channels") == 0)
         return read_numbers(value, '\0', 1, 4, &s->channels, &none);
     if (strcmp(name, "--resize") == 0)
@@ -90,6 +107,8 @@ static int read_command(int argc, char **argv, settings *s)
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--test") == 0) {
             s->split = WF_TEST_SET;
+        } else if (strcmp(argv[i], "--mask") == 0) {
+            s->fields.mask = true;
         } else if (*argv[i] == '-') {
             if (i + 1 == argc)
                 return wrong("cannot make sense of", argv[i]);
@@ -105,8 +124,16 @@ static int read_command(int argc, char **argv, settings *s)
     const bool idx = strcmp(s->format, "idx") == 0;
     if (s->inputs < 1 || (s->inputs == 2 && !idx))
         return wrong(s->inputs ? "one input is enough for" : "there is no input of", s->format);
+    if (strcmp(s->format, "ls") == 0)
+        return 0;
     if (!s->out)
         return wrong("there is no -o FILE.h5", NULL);
+    const wf_netcdf_opts *f = &s->fields;
+    const bool netcdf = strcmp(s->format, "netcdf") == 0;
+    if (netcdf && !f->variables)
+        return wrong("there are no --variables of", s->input[0]);
+    if (!netcdf && (f->variables || f->time || f->frames || f->ahead || f->mask))
+        return wrong("options of netcdf make no sense for", s->format);
     const bool has_test =
         strcmp(s->format, "mnist") == 0 || strncmp(s->format, "cifar", 5) == 0 || strcmp(s->format, "catalogue") == 0;
     return s->split == WF_TEST_SET && !has_test ? wrong("--test makes no sense for", s->format) : 0;
@@ -129,6 +156,8 @@ static wf_dataset *input_of(wf_ctx *ctx, const settings *s)
         d = wf_cifar100(ctx, s->input[0], s->split);
     else if (strcmp(s->format, "catalogue") == 0)
         d = wf_catalogue(ctx, (wf_catalogue_opts){.path = s->input[0]}, s->split);
+    else if (strcmp(s->format, "netcdf") == 0)
+        d = wf_netcdf_dataset(ctx, s->input[0], s->fields);
     if (s->channels)
         d = wf_transform_channels(d, s->channels);
     return s->height ? wf_transform_resize(d, s->height, s->width) : d;
@@ -276,6 +305,21 @@ static wf_status convert(const settings *s, wf_dataset *from)
     return status;
 }
 
+static wf_status print_variable(void *user, const char *name, const char *type, wf_shape shape, const char *dimensions)
+{
+    char text[WF_SHAPE_TEXT];
+    printf("%-32s %-5s %-20s %s\n", name, type, wf_shape_text(shape, text), dimensions);
+    return WF_OK;
+}
+
+static int list_variables(const char *path)
+{
+    if (wf_netcdf_each(path, print_variable, NULL) == WF_OK)
+        return 0;
+    fprintf(stderr, "wf-data: %s\n", wf_error_message());
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     settings s;
@@ -287,6 +331,8 @@ int main(int argc, char **argv)
     const int code = read_command(argc, argv, &s);
     if (code != 0)
         return code;
+    if (strcmp(s.format, "ls") == 0)
+        return list_variables(s.input[0]);
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "ref"});
     wf_dataset *from = input_of(ctx, &s);
     if (!from && ctx && wf_error_code() == WF_OK) {
