@@ -33,13 +33,30 @@ left() {
 fail() {
     echo "FAIL: $fault of rank $rank, $place: $1"
     cat "$log"
+    [ ! -s "$log.late" ] || cat "$log.late"
     kill -KILL $(left) 2>/dev/null
     exit 255 # xargs starts nothing more
 }
 
+# What the processes of a job do that hangs, for the log of its failure.
+describe() {
+    for pid in $(left); do
+        echo "process $pid: $(tr '\0' ' ' </proc/$pid/cmdline): $(grep -E '^(State|Threads|SigPnd|ShdPnd)' /proc/$pid/status | tr '\n\t' ', ')"
+        for thread in /proc/$pid/task/*; do
+            echo "    thread ${thread##*/}: $(awk '{ print $3 }' "$thread/stat"), in $(cat "$thread/wchan"), syscall $(cat "$thread/syscall")"
+        done
+    done
+    "$doctor" --trace "$WEFT_TRACE"
+}
+
 run() {
     set -- -np 3 "$program" "$place" "$fault" "${COMMUNICATOR:-flat}" "$rank"
+    { for _ in $(seq 60); do sleep 1; done && describe; } >"$log.late" 2>&1 </dev/null &
+    late=$!
     WEFT_MARK=$mark timeout -k 1 90 "$mpiexec" "$@" </dev/null >"$log" 2>&1
+    code=$?
+    kill $late 2>/dev/null
+    return $code
 }
 
 # One of the others waits in two calls, for a step in each.

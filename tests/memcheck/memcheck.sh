@@ -46,7 +46,7 @@ check 1 tests/recurrent
 check 1 tests/datasets_readers
 check 2 tests/mesh
 check 2 tests/exchange
-check 2 tests/comm_leaves
+check 2 tests/comm_chunks
 check 2 tests/equiv_small
 check 2 tests/checkpoint_leave
 check 2 tests/pipeline_layouts
