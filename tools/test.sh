@@ -8,6 +8,10 @@ build=$(cd "$1" && pwd) || exit 1
 shift
 results=$build/Testing/results.xml
 mkdir -p "$build/Testing" && rm -f "$results"
+# OpenMPI 4 makes a folder for all jobs of a user, and removes it when it is empty: a job that starts meanwhile fails.
+session=${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/weft-$$
+mkdir -p -m 700 "$(dirname "$session")" && mkdir -p "$session"
+trap 'rm -rf "$session"' EXIT
 ctest --test-dir "$build" --output-on-failure --parallel $((4 * $(nproc))) --output-junit "$results" "$@"
 code=$?
 [ -s "$results" ] || { echo "ctest wrote no $results" && exit 1; }

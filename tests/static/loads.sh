@@ -22,13 +22,14 @@ awk '$1 == "two_at_a_time" { two = $2 == 2 && $3 == 32 && $4 == 0 }
 }
 
 for object in "$folder"/core/cuda/*.cu.o; do
-    "$reader" 90 "$object" >"$work/code" 2>"$work/why" || { echo "SKIP: $(cat "$work/why")" && exit 0; }
+    "$reader" 90 "$object" >"$work/code" 2>"$work/why" || { cp "$work/why" "$work/skip" && break; }
     sort "$work/code" >"$work/sorted"
     awk -F "'" '/Compiling entry function/ { name = $2; arch = $4 }
                 /Used [0-9]+ registers/ && arch == "sm_90" { sub(/.*Used /, ""); sub(/ registers.*/, ""); print name, $0 }' \
         "$object.ptxas" | sort | join - "$work/sorted"
 done | c++filt | sed 's/^void //; s/(sign)//g; s/(.*) \([0-9]* [0-9]* [0-9]* [0-9]* [0-9]*\)$/ \1/; s/__nv_bfloat16/bf16/g; s/__half/f16/g' |
     sort >"$work/all"
+[ ! -e "$work/skip" ] || { echo "SKIP: $(cat "$work/skip")" && exit 0; }
 # name registers loads bytes calls instructions
 if [ -n "$show" ]; then
     cat "$work/all"

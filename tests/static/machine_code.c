@@ -14,6 +14,7 @@
  * An instruction has 128 bits: the opcode is the lowest 12, the size of a load bits 73 to 75, and the scoreboard that a
  * result of unknown latency sets bits 110 to 112, those that are waited for bits 116 to 121.
  */
+#include <dlfcn.h>
 #include <elf.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 #include <string.h>
 
 #define FATBIN_MAGIC 0xBA55ED50u
-enum { KIND_ELF = 2, FLAG_COMPRESSED = 0xA000 };
+enum { KIND_ELF = 2, FLAG_LZ4 = 0x2000, FLAG_ZSTD = 0x8000 };
 enum { OP_LOAD = 0x981, OP_CALL_ABSOLUTE = 0x943, OP_CALL_RELATIVE = 0x944, SCOREBOARDS = 6, SIZE_16 = 6 };
 
 /* One entry of a fat binary: header of `head` bytes, then `size` bytes. */
@@ -110,6 +111,30 @@ static int read_cubin(const char *cubin, size_t size)
     return kernels;
 }
 
+/* The code as nvcc -compress-mode=size packs it. The library of zstd, which Debian's own tools need, is opened here
+ * because its headers may not be there. */
+static int read_zstd(const char *packed, size_t size)
+{
+    void *const library = dlopen("libzstd.so.1", RTLD_NOW);
+    if (!library) {
+        fprintf(stderr, "machine_code: the code is compressed, and there is no libzstd.so.1\n");
+        return 0;
+    }
+    unsigned long long (*content)(const void *, size_t) = NULL;
+    size_t (*frame)(const void *, size_t) = NULL, (*unpack)(void *, size_t, const void *, size_t) = NULL;
+    *(void **)&content = dlsym(library, "ZSTD_getFrameContentSize");
+    *(void **)&frame = dlsym(library, "ZSTD_findFrameCompressedSize");
+    *(void **)&unpack = dlsym(library, "ZSTD_decompress");
+    if (!content || !frame || !unpack)
+        return 0;
+    const unsigned long long bytes = content(packed, size);
+    const size_t used = frame(packed, size);
+    char *const cubin = bytes < (1ull << 30) && used <= size ? malloc(bytes) : NULL;
+    const int kernels = cubin && unpack(cubin, bytes, packed, used) == bytes ? read_cubin(cubin, bytes) : 0;
+    free(cubin);
+    return kernels;
+}
+
 static int read_fat(const char *data, size_t size, uint32_t arch)
 {
     int kernels = 0;
@@ -119,8 +144,10 @@ static int read_fat(const char *data, size_t size, uint32_t arch)
         if (e.head < sizeof e || e.size > size || at + e.head + e.size > size)
             break;
         if (e.kind == KIND_ELF && e.arch == arch) {
-            if (e.flags & FLAG_COMPRESSED)
-                fprintf(stderr, "machine_code: the code is compressed\n");
+            if (e.flags & FLAG_LZ4)
+                fprintf(stderr, "machine_code: the code is compressed by LZ4\n");
+            else if (e.flags & FLAG_ZSTD)
+                kernels += read_zstd(data + at + e.head, e.size);
             else
                 kernels += read_cubin(data + at + e.head, e.size);
         }
