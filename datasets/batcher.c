@@ -1,5 +1,5 @@
 /* Decides which samples make the next batch on this rank, and how large the global batch is: by arithmetic that all
- * ranks share, without a message. It also fills the batch; the prefetch thread runs it, so it never calls MPI or the
+ * ranks share, without a message. It also fills the batch; threads of wf_prefetch run it, so it never calls MPI or the
  * pool. */
 #include "comm/mesh_author.h"
 #include "datasets/iterator_impl.h"
@@ -12,21 +12,37 @@ static int64_t at_most(int64_t value, int64_t limit)
     return value < limit ? value : limit;
 }
 
-/* Samples of rank r in batch `index`: none in the mark at the end of an epoch. */
-static int64_t size_of(const wf_batcher *b, int r, int64_t index)
+int64_t wf_batcher_size(const wf_batcher *b, int64_t epoch)
 {
-    if (index >= b->length)
-        return 0;
-    const int64_t left = b->parts[r].count - index * b->opts.size;
-    return left < 0 ? 0 : at_most(left, b->opts.size);
+    int64_t size = b->opts.size;
+    for (int i = 0; i < WF_BATCH_GROWTHS && b->opts.grows[i].size > 0 && b->opts.grows[i].epoch <= epoch; i++)
+        size = b->opts.grows[i].size;
+    return size;
 }
 
-int64_t wf_batcher_samples(const wf_batcher *b, int64_t index)
+/* An empty data set gives one empty batch for each epoch, so that loops over epochs end. */
+int64_t wf_batcher_length(const wf_batcher *b, int64_t epoch)
 {
+    const int64_t size = wf_batcher_size(b, epoch);
+    const int64_t length = b->opts.drop_last ? b->least / size : b->most / size + (b->most % size > 0);
+    return length == 0 && !b->opts.once ? 1 : length;
+}
+
+/* Samples of rank r in a batch: none in the mark at the end of an epoch. */
+static int64_t size_of(const wf_batcher *b, int r, int64_t epoch, int64_t index)
+{
+    if (index >= wf_batcher_length(b, epoch))
+        return 0;
+    const int64_t size = wf_batcher_size(b, epoch), left = b->parts[r].count - index * size;
+    return left < 0 ? 0 : at_most(left, size);
+}
+
+int64_t wf_batcher_samples(const wf_batcher *b, int64_t epoch, int64_t index)
+{
+    const int64_t size = wf_batcher_size(b, epoch);
     int64_t samples = 0;
     for (int r = 0; r < b->size; r++)
-        samples += index > b->parts[r].count / b->opts.size ? b->parts[r].count
-                                                            : at_most(index * b->opts.size, b->parts[r].count);
+        samples += index > b->parts[r].count / size ? b->parts[r].count : at_most(index * size, b->parts[r].count);
     return samples;
 }
 
@@ -35,23 +51,23 @@ int64_t wf_batcher_samples(const wf_batcher *b, int64_t index)
  * full on every rank; otherwise a rank whose part is used up takes part with an empty batch. */
 static wf_status count_batches(wf_batcher *b)
 {
-    int64_t most = 0, least = INT64_MAX;
+    int64_t largest = b->opts.size;
+    b->most = 0;
+    b->least = INT64_MAX;
     for (int r = 0; r < b->size; r++) {
-        most = b->parts[r].count > most ? b->parts[r].count : most;
-        least = at_most(b->parts[r].count, least);
+        b->most = b->parts[r].count > b->most ? b->parts[r].count : b->most;
+        b->least = at_most(b->parts[r].count, b->least);
     }
-    b->length = b->opts.drop_last ? least / b->opts.size : most / b->opts.size + (most % b->opts.size > 0);
-    WF_CHECK(b->length > 0 || most == 0, WF_ERR_ARGUMENT,
-             "batches of %lld with drop_last: no batch is full, the shortest part has %lld samples",
-             (long long)b->opts.size, (long long)least);
-    /* An empty data set gives one empty batch for each epoch, so that loops over epochs end. */
-    if (b->length == 0 && !b->opts.once)
-        b->length = 1;
+    for (int i = 0; i < WF_BATCH_GROWTHS && b->opts.grows[i].size > 0; i++)
+        largest = b->opts.grows[i].size > largest ? b->opts.grows[i].size : largest;
+    WF_CHECK(!b->opts.drop_last || b->least >= largest || b->most == 0, WF_ERR_ARGUMENT,
+             "batches of %lld with drop_last: no batch is full, the shortest part has %lld samples", (long long)largest,
+             (long long)b->least);
     return WF_OK;
 }
 
 /* The longest part counts, not this batch's samples: the memory is taken once and lives as long as the iterator. */
-static wf_status make_room(wf_batcher *b)
+static wf_status make_room(wf_batcher *b, int threads)
 {
     const wf_dataset *d = b->dataset;
     /* The order holds the samples of this rank alone; a permutation of the whole would need memory for all of them. */
@@ -65,9 +81,17 @@ static wf_status make_room(wf_batcher *b)
             return WF_ERR_MEMORY;
     }
     const size_t size = wf_dtype_size(d->info.dtype);
-    b->own = wf_malloc(d->ctx, (size_t)wf_shape_count(wf_box_shape(b->box)) * size + 1);
-    b->sample = b->widened ? wf_malloc(d->ctx, (size_t)wf_shape_count(wf_box_shape(b->wide)) * size + 1) : NULL;
-    return b->own && (b->sample || !b->widened) ? WF_OK : WF_ERR_MEMORY;
+    b->room = wf_calloc(d->ctx, (size_t)threads, sizeof *b->room);
+    if (!b->room)
+        return WF_ERR_MEMORY;
+    b->rooms = threads;
+    for (wf_batch_room *r = b->room; r < b->room + threads; r++) {
+        r->own = wf_malloc(d->ctx, (size_t)wf_shape_count(wf_box_shape(b->box)) * size + 1);
+        r->sample = b->widened ? wf_malloc(d->ctx, (size_t)wf_shape_count(wf_box_shape(b->wide)) * size + 1) : NULL;
+        if (!r->own || (b->widened && !r->sample))
+            return WF_ERR_MEMORY;
+    }
+    return WF_OK;
 }
 
 wf_status wf_batcher_layout(const wf_mesh *mesh, wf_shape global, wf_layout *layout)
@@ -129,12 +153,15 @@ static wf_row_format format_of(const wf_batcher *b, wf_box box, size_t *bytes)
 {
     wf_dataset_info part = b->dataset->info;
     part.shape = wf_box_shape(box);
-    const wf_row_format format = wf_row_format_make(&part, wf_ctx_dtype(b->dataset->ctx), b->opts.raw);
+    wf_row_format format = wf_row_format_make(&part, wf_ctx_dtype(b->dataset->ctx), b->opts.raw);
+    if (b->opts.collate.function) { /* it reads samples as they are */
+        format = (wf_row_format){.from = part.dtype, .to = part.dtype, .order = WF_ROW_MAJOR, .direct = true};
+    }
     *bytes = (size_t)wf_shape_count(part.shape) * wf_dtype_size(format.to);
     return format;
 }
 
-wf_status wf_batcher_open(wf_batcher *b)
+wf_status wf_batcher_open(wf_batcher *b, int threads)
 {
     wf_dataset *d = b->dataset;
     char text[WF_SHAPE_TEXT];
@@ -156,27 +183,31 @@ wf_status wf_batcher_open(wf_batcher *b)
     b->format = format_of(b, b->box, &b->row_bytes);
     b->wide_format = format_of(b, b->wide, &b->wide_bytes);
     WF_TRY(count_batches(b));
-    WF_TRY(make_room(b));
+    WF_TRY(make_room(b, threads));
     return WF_OK;
 }
 
 void wf_batcher_close(wf_batcher *b)
 {
+    for (int i = 0; i < b->rooms; i++) {
+        free(b->room[i].sample);
+        free(b->room[i].own);
+    }
+    free(b->room);
     free(b->order);
-    free(b->sample);
-    free(b->own);
     free(b->bounds);
     b->bounds = NULL;
     b->order = NULL;
-    b->sample = b->own = NULL;
+    b->room = NULL;
+    b->rooms = 0;
 }
 
 /* `lo` is what the ranks before this one contribute, so the sum over r gives this rank's place in the global batch. */
 static wf_batch_plan plan_next(const wf_batcher *b)
 {
-    wf_batch_plan plan = {.epoch = b->epoch, .index = b->index, .last = b->index + 1 == b->length};
+    wf_batch_plan plan = {.epoch = b->epoch, .index = b->index, .last = b->index + 1 == wf_batcher_length(b, b->epoch)};
     for (int r = 0; r < b->size; r++) {
-        const int64_t size = size_of(b, r, b->index);
+        const int64_t size = size_of(b, r, b->epoch, b->index);
         if (r < b->rank)
             plan.lo += size;
         if (r == b->rank)
@@ -184,33 +215,27 @@ static wf_batch_plan plan_next(const wf_batcher *b)
         plan.global += size;
     }
     if (plan.size > 0)
-        plan.start = b->index * b->opts.size;
+        plan.start = b->index * wf_batcher_size(b, b->epoch);
     return plan;
 }
 
-void wf_batcher_cut(wf_batcher *b, int64_t index)
+void wf_batcher_cut(wf_batcher *b, const wf_batch_plan *plan)
 {
     b->bounds[0] = 0;
     for (int r = 0; r < b->size; r++)
-        b->bounds[r + 1] = b->bounds[r] + size_of(b, r, index);
+        b->bounds[r + 1] = b->bounds[r] + size_of(b, r, plan->epoch, plan->index);
 }
 
-/* One sample: `place` in this rank's order. */
-typedef struct row {
-    int64_t index;
-    wf_sample_key key;
-    int64_t *label;
-} row;
-
-static wf_status read_own(wf_batcher *b, const row *r, unsigned char *x)
+static wf_status read_own(const wf_batcher *b, const wf_batch_room *room, const wf_batch_row *r, unsigned char *x,
+                          int64_t *label)
 {
-    void *to = b->format.direct ? x : b->own;
+    void *to = b->format.direct ? x : room->own;
     if (b->opts.sharded)
-        WF_TRY(wf_dataset_read_box(b->dataset, r->index, &r->key, &b->box, to, r->label));
+        WF_TRY(wf_dataset_read_box(b->dataset, r->index, &r->key, &b->box, to, label));
     else
-        WF_TRY(wf_dataset_read(b->dataset, r->index, &r->key, to, r->label));
+        WF_TRY(wf_dataset_read(b->dataset, r->index, &r->key, to, label));
     if (!b->format.direct)
-        wf_row_store(&b->format, b->own, x);
+        wf_row_store(&b->format, room->own, x);
     return WF_OK;
 }
 
@@ -223,28 +248,36 @@ static void store(const wf_row_format *format, const void *sample, void *x, size
 }
 
 /* The wide part is read, and the own part cut out of it. */
-static wf_status read_wide(wf_batcher *b, const row *r, unsigned char *x, unsigned char *wide)
+static wf_status read_wide(const wf_batcher *b, const wf_batch_room *room, const wf_batch_row *r, unsigned char *x,
+                           unsigned char *wide, int64_t *label)
 {
     const wf_box own = wf_box_relative(b->box, b->wide);
-    WF_TRY(wf_dataset_read_box(b->dataset, r->index, &r->key, &b->wide, b->sample, r->label));
-    wf_box_copy(wf_box_shape(b->wide), wf_dtype_size(b->dataset->info.dtype), &own, b->sample, b->own);
-    store(&b->wide_format, b->sample, wide, b->wide_bytes);
-    store(&b->format, b->own, x, b->row_bytes);
+    WF_TRY(wf_dataset_read_box(b->dataset, r->index, &r->key, &b->wide, room->sample, label));
+    wf_box_copy(wf_box_shape(b->wide), wf_dtype_size(b->dataset->info.dtype), &own, room->sample, room->own);
+    store(&b->wide_format, room->sample, wide, b->wide_bytes);
+    store(&b->format, room->own, x, b->row_bytes);
     return WF_OK;
 }
 
-static wf_status read_row(wf_batcher *b, const wf_rows_out *out, int64_t place, int64_t i)
+wf_batch_row wf_batcher_row(const wf_batcher *b, const wf_batch_plan *plan, int64_t i)
 {
-    const int64_t index = b->order ? b->order[place] : place;
-    /* The sample's place in the scattered order, which does not depend on the number of ranks: a random transform gives
-     * the same picture on every mesh. */
-    const row r = {.index = index,
-                   .key = {.seed = b->seed, .epoch = b->epoch, .sample = b->parts[b->rank].first + index},
-                   .label = out->labels ? out->labels + i : NULL};
-    unsigned char *x = (unsigned char *)out->x + (size_t)i * b->row_bytes;
+    const int64_t place = plan->start + i, index = b->order ? b->order[place] : place;
+    /* The key has the sample's place in the scattered order, which does not depend on the number of ranks: a random
+     * transform gives the same picture on every mesh. */
+    return (wf_batch_row){.index = index,
+                          .row = i,
+                          .key = {.seed = b->seed, .epoch = plan->epoch, .sample = b->parts[b->rank].first + index}};
+}
+
+wf_status wf_batcher_read(const wf_batcher *b, const wf_batch_room *room, const wf_batch_row *r, const wf_rows_out *out)
+{
+    int64_t *label = out->labels ? out->labels + r->row : NULL;
+    unsigned char *x = (unsigned char *)out->x + (size_t)r->row * b->row_bytes;
+    if (out->number)
+        out->number[r->row] = r->key.sample;
     if (!b->widened)
-        return read_own(b, &r, x);
-    return read_wide(b, &r, x, (unsigned char *)out->wide + (size_t)i * b->wide_bytes);
+        return read_own(b, room, r, x, label);
+    return read_wide(b, room, r, x, (unsigned char *)out->wide + (size_t)r->row * b->wide_bytes, label);
 }
 
 static void shuffle(wf_batcher *b)
@@ -259,7 +292,7 @@ static void shuffle(wf_batcher *b)
 void wf_batcher_after(const wf_batcher *b, int64_t *epoch, int64_t *index)
 {
     ++*index;
-    if (*index >= b->length + (b->opts.once ? 1 : 0)) {
+    if (*index >= wf_batcher_length(b, *epoch) + (b->opts.once ? 1 : 0)) {
         *index = 0;
         ++*epoch;
     }
@@ -272,15 +305,24 @@ void wf_batcher_seek(wf_batcher *b, int64_t epoch, int64_t index)
     shuffle(b);
 }
 
-wf_status wf_batcher_fill(wf_batcher *b, wf_rows_out out, wf_batch_plan *plan)
+wf_batch_plan wf_batcher_plan(wf_batcher *b)
 {
-    *plan = plan_next(b);
     if (b->index == 0)
         shuffle(b);
-    /* The flag ends a batch in the middle when the iterator is freed or sought; what was filled is thrown away, so no
-     * order with other memory is needed. */
-    for (int64_t i = 0; i < plan->size && !atomic_load_explicit(&b->stop, memory_order_relaxed); i++)
-        WF_TRY(read_row(b, &out, plan->start + i, i));
+    return plan_next(b);
+}
+
+void wf_batcher_advance(wf_batcher *b)
+{
     wf_batcher_after(b, &b->epoch, &b->index);
+}
+
+wf_status wf_batcher_fill(wf_batcher *b, wf_rows_out out, wf_batch_plan *plan)
+{
+    *plan = wf_batcher_plan(b);
+    for (int64_t i = 0; i < plan->size; i++) {
+        const wf_batch_row row = wf_batcher_row(b, plan, i);
+        WF_TRY(wf_batcher_read(b, b->room, &row, &out));
+    }
     return WF_OK;
 }

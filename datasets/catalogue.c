@@ -255,6 +255,7 @@ static const wf_dataset_kind catalogue_kind = {
     .read = wf_rows_read,
     .read_box = wf_rows_read_box,
     .free = catalogue_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_catalogue(wf_ctx *ctx, wf_catalogue_opts o, wf_dataset_split split)

@@ -147,6 +147,7 @@ static const wf_dataset_kind cifar_kind = {
     .read = wf_rows_read,
     .read_box = wf_rows_read_box,
     .free = cifar_free,
+    .concurrent = true,
 };
 
 static wf_dataset *cifar_new(wf_ctx *ctx, const collection *c, const char *dir, wf_dataset_split split)

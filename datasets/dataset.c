@@ -2,8 +2,17 @@
  * iterators and scatter are the callers. Nothing here communicates. */
 #include "datasets/dataset_author.h"
 
+#include <stdalign.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Memory for a read, with what wf_dataset_take_room returns behind it. */
+typedef struct wf_dataset_room {
+    struct wf_dataset_room *next;
+    size_t bytes;
+    alignas(max_align_t) unsigned char data[];
+} wf_dataset_room;
 
 /* The inner data set is taken in every case, so that constructors can be nested without a name for each. */
 wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset *inner, size_t state_bytes)
@@ -20,6 +29,8 @@ wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset 
         return wf_error_null();
     }
     *dataset = (wf_dataset){.kind = kind, .ctx = ctx, .inner = inner, .state = state};
+    pthread_mutex_init(&dataset->reading, NULL);
+    pthread_mutex_init(&dataset->rooms, NULL);
     wf_live_add(ctx, WF_LIVE_DATASET, 1);
     return dataset;
 }
@@ -34,7 +45,13 @@ void wf_dataset_free(wf_dataset *dataset)
         free(dataset->parts);
     wf_dataset_free(dataset->inner);
     free(dataset->state);
-    free(dataset->whole);
+    for (wf_dataset_room *room = dataset->room; room;) {
+        wf_dataset_room *const next = room->next;
+        free(room);
+        room = next;
+    }
+    pthread_mutex_destroy(&dataset->rooms);
+    pthread_mutex_destroy(&dataset->reading);
     wf_live_add(dataset->ctx, WF_LIVE_DATASET, -1);
     free(dataset);
 }
@@ -81,12 +98,66 @@ static wf_status check_index(const wf_dataset *dataset, int64_t index)
     return WF_OK;
 }
 
+void *wf_dataset_take_room(wf_dataset *dataset, size_t bytes)
+{
+    pthread_mutex_lock(&dataset->rooms);
+    wf_dataset_room **at = &dataset->room;
+    while (*at && (*at)->bytes < bytes)
+        at = &(*at)->next;
+    wf_dataset_room *room = *at;
+    if (room)
+        *at = room->next;
+    pthread_mutex_unlock(&dataset->rooms);
+    if (!room && (room = malloc(sizeof *room + bytes)))
+        room->bytes = bytes;
+    WF_CHECK_NULL(room, WF_ERR_MEMORY, "%s: no memory for a sample of %zu bytes", dataset->kind->name, bytes);
+    return room->data;
+}
+
+void wf_dataset_give_room(wf_dataset *dataset, void *data)
+{
+    if (!data)
+        return;
+    wf_dataset_room *const room = (wf_dataset_room *)((unsigned char *)data - offsetof(wf_dataset_room, data));
+    pthread_mutex_lock(&dataset->rooms);
+    room->next = dataset->room;
+    dataset->room = room;
+    pthread_mutex_unlock(&dataset->rooms);
+}
+
+/* Reads a sample, or the box of one, while no other thread reads this data set, unless its kind says that it may. */
+static wf_status read_guarded(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
+                              int64_t *label)
+{
+    const wf_dataset_kind *const kind = dataset->kind;
+    int64_t unused;
+    int64_t *const to = label ? label : &unused;
+    if (!kind->concurrent)
+        pthread_mutex_lock(&dataset->reading);
+    const wf_status status =
+        box ? kind->read_box(dataset, index, key, box, x, to) : kind->read(dataset, index, key, x, to);
+    if (!kind->concurrent)
+        pthread_mutex_unlock(&dataset->reading);
+    WF_TRY(status);
+    return WF_OK;
+}
+
 wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
 {
-    int64_t unused;
     WF_TRY(check_index(dataset, index));
-    WF_TRY(dataset->kind->read(dataset, index, key, x, label ? label : &unused));
-    return WF_OK;
+    return read_guarded(dataset, index, key, NULL, x, label);
+}
+
+wf_status wf_dataset_read_inner(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void **sample,
+                                int64_t *label)
+{
+    *sample = wf_dataset_take_room(dataset, wf_dataset_sample_bytes(dataset->inner));
+    if (!*sample)
+        return wf_error_code();
+    const wf_status status = wf_dataset_read(dataset->inner, index, key, *sample, label);
+    if (status != WF_OK)
+        wf_dataset_give_room(dataset, *sample);
+    return status;
 }
 
 void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *from, void *to)
@@ -117,18 +188,17 @@ void wf_box_copy(wf_shape whole, size_t size, const wf_box *box, const void *fro
 wf_status wf_dataset_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                               int64_t *label)
 {
-    int64_t unused;
     WF_TRY(check_index(dataset, index));
-    if (dataset->kind->read_box) {
-        WF_TRY(dataset->kind->read_box(dataset, index, key, box, x, label ? label : &unused));
-        return WF_OK;
-    }
-    if (!dataset->whole)
-        dataset->whole = wf_malloc(dataset->ctx, wf_dataset_sample_bytes(dataset) + 1);
-    WF_CHECK(dataset->whole, WF_ERR_MEMORY, "%s: no memory for a sample", dataset->kind->name);
-    WF_TRY(wf_dataset_read(dataset, index, key, dataset->whole, label));
-    wf_box_copy(dataset->info.shape, wf_dtype_size(dataset->info.dtype), box, dataset->whole, x);
-    return WF_OK;
+    if (dataset->kind->read_box)
+        return read_guarded(dataset, index, key, box, x, label);
+    void *whole = wf_dataset_take_room(dataset, wf_dataset_sample_bytes(dataset));
+    if (!whole)
+        return wf_error_code();
+    const wf_status status = wf_dataset_read(dataset, index, key, whole, label);
+    if (status == WF_OK)
+        wf_box_copy(dataset->info.shape, wf_dtype_size(dataset->info.dtype), box, whole, x);
+    wf_dataset_give_room(dataset, whole);
+    return status;
 }
 
 size_t wf_dataset_sample_bytes(const wf_dataset *dataset)

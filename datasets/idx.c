@@ -197,6 +197,7 @@ static const wf_dataset_kind idx_kind = {
     .read = wf_rows_read,
     .read_box = wf_rows_read_box,
     .free = idx_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_idx(wf_ctx *ctx, const char *images_path, const char *labels_path)

@@ -157,7 +157,7 @@ static wf_status folder_open(wf_dataset *dataset)
     return WF_OK;
 }
 
-/* Called by the prefetch thread; the decoder takes its memory by malloc. */
+/* Called by several threads of wf_prefetch at a time; the decoder takes its memory by malloc. */
 static wf_status folder_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
 {
     const folder *f = dataset->state;
@@ -180,6 +180,7 @@ static const wf_dataset_kind folder_kind = {
     .open = folder_open,
     .read = folder_read,
     .free = folder_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_image_folder(wf_ctx *ctx, const char *dir, wf_image_folder_opts opts)

@@ -1,4 +1,5 @@
-/* Iterators: hand out batches, one after the other, from the batcher directly or from the prefetch thread. Tensors
+/* Iterators: hand out batches, one after the other, from the batcher directly or from the threads of
+ * wf_prefetch. Tensors
  * are made here, on the main thread alone. */
 #include "datasets/iterator_impl.h"
 
@@ -9,6 +10,21 @@
 #include "core/profile_author.h"
 
 #include <stdlib.h>
+
+static wf_status check_growth(const wf_batch_opts *opts)
+{
+    int64_t before = 0;
+    bool over = false;
+    for (int i = 0; i < WF_BATCH_GROWTHS; i++) {
+        const wf_batch_growth *g = &opts->grows[i];
+        over = over || g->size == 0;
+        WF_CHECK(over ? g->size == 0 && g->epoch == 0 : g->size > 0 && g->epoch > before, WF_ERR_ARGUMENT,
+                 "batches of %lld from epoch %lld on: sizes should be 1 or more, epochs 1 or more and rising",
+                 (long long)g->size, (long long)g->epoch);
+        before = g->epoch;
+    }
+    return WF_OK;
+}
 
 /* Nothing is opened yet: wf_prefetch may still change how batches are made. */
 wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
@@ -26,30 +42,53 @@ wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
     iter->ctx = ctx;
     iter->batcher.dataset = dataset;
     iter->batcher.opts = opts;
+    iter->collates = opts.collate.function;
     atomic_init(&iter->batcher.stop, false);
     wf_live_add(ctx, WF_LIVE_ITER, 1);
+    if (check_growth(&opts) != WF_OK || wf_collate_check(iter, &opts.collate) != WF_OK) {
+        wf_iter_free(iter);
+        return wf_error_null();
+    }
     return iter;
 }
 
 wf_iter *wf_prefetch(wf_iter *iter, int depth)
 {
+    return wf_prefetch_with(iter, (wf_prefetch_opts){.depth = depth ? depth : -1});
+}
+
+static wf_status check_prefetch(const wf_iter *iter, wf_prefetch_opts opts)
+{
+    WF_CHECK(!iter->streamed, WF_ERR_ARGUMENT,
+             "prefetch of streamed batches: the program makes them while it asks for them, so none is made ahead");
+    WF_CHECK(!iter->opened && iter->depth == 0, WF_ERR_STATE,
+             "prefetch of an iterator that gave batches or has a prefetch already");
+    WF_CHECK(opts.depth >= 1 && opts.depth <= 1024, WF_ERR_ARGUMENT, "prefetch of %d batches: should be 1 to 1024",
+             opts.depth > 0 ? opts.depth : 0);
+    WF_CHECK(opts.workers >= 1 && opts.workers <= 256, WF_ERR_ARGUMENT, "prefetch by %d threads: should be 1 to 256",
+             opts.workers);
+    return WF_OK;
+}
+
+wf_iter *wf_prefetch_with(wf_iter *iter, wf_prefetch_opts opts)
+{
     if (!iter)
         return NULL;
-    const bool late = iter->opened || iter->depth > 0, streamed = iter->streamed;
-    if (depth >= 1 && depth <= 1024 && !late) {
-        iter->depth = depth;
-        return iter;
+    opts.depth = opts.depth ? opts.depth : 2;
+    opts.workers = opts.workers ? opts.workers : 1;
+    if (check_prefetch(iter, opts) != WF_OK) {
+        wf_iter_free(iter);
+        return wf_error_null();
     }
-    wf_iter_free(iter);
-    WF_CHECK_NULL(!streamed, WF_ERR_ARGUMENT,
-                  "prefetch of streamed batches: the program makes them while it asks for them, so none is made ahead");
-    WF_CHECK_NULL(!late, WF_ERR_STATE, "prefetch of an iterator that gave batches or has a prefetch already");
-    WF_FAIL_NULL(WF_ERR_ARGUMENT, "prefetch of %d batches: should be 1 to 1024", depth);
+    iter->depth = opts.depth;
+    iter->workers = opts.workers;
+    return iter;
 }
 
 /* On the host, `host` is the tensor's own memory and not given back twice. */
-static void slot_free(wf_ctx *ctx, wf_slot *slot)
+static void slot_free(const wf_iter *iter, wf_slot *slot)
 {
+    wf_ctx *ctx = iter->ctx;
     for (int i = 0; i < WF_SLOT_TENSORS; i++) {
         wf_slot_tensor *t = &slot->tensor[i];
         if (!ctx->k->host && t->memory)
@@ -58,6 +97,7 @@ static void slot_free(wf_ctx *ctx, wf_slot *slot)
             wf_tensor_free(t->sized[k]);
         wf_tensor_free(t->memory);
     }
+    wf_collate_slot_free(iter, slot);
     if (ctx->k->host)
         return;
     ctx->k->event_free(ctx, slot->copied);
@@ -66,13 +106,13 @@ static void slot_free(wf_ctx *ctx, wf_slot *slot)
 
 static void release_slots(wf_iter *iter)
 {
-    wf_worker_stop(iter);
+    wf_loader_stop(iter);
     /* Copies on it still read the host memory of the slots: its end waits for them. */
     if (iter->stream)
         iter->ctx->k->stream_free(iter->ctx, iter->stream);
     iter->stream = NULL;
     for (int s = 0; s < iter->slot_count; s++)
-        slot_free(iter->ctx, &iter->slots[s]);
+        slot_free(iter, &iter->slots[s]);
     free(iter->slots);
     iter->slots = NULL;
     iter->slot_count = 0;
@@ -98,11 +138,16 @@ static wf_shape batch_shape(int64_t size, wf_shape sample)
     return wf_shape_make(sample.rank + 1, dim);
 }
 
-/* A tensor of the batch: rows of this shape. */
-static wf_status slot_tensor_open(const wf_iter *iter, wf_slot_tensor *t, wf_dtype dtype, wf_shape row, wf_order order)
+static wf_tensor *handle_new(const wf_iter *iter, const wf_iter_field *f, const wf_slot_tensor *t, int64_t size)
+{
+    return wf_tensor_wrap(iter->ctx, f->dtype, batch_shape(size, wf_collate_row(f, t)), t->memory->data,
+                          (wf_wrap_opts){.order = f->order});
+}
+
+static wf_status slot_tensor_open(const wf_iter *iter, const wf_iter_field *f, wf_slot_tensor *t)
 {
     wf_ctx *ctx = iter->ctx;
-    t->memory = wf_tensor_new_ordered(ctx, dtype, batch_shape(iter->sizes[0], row), order);
+    t->memory = wf_tensor_new_ordered(ctx, f->dtype, batch_shape(iter->rows, f->shape), f->order);
     WF_TRY(wf_check(t->memory));
     t->host = t->memory->data;
     if (!ctx->k->host) {
@@ -110,23 +155,37 @@ static wf_status slot_tensor_open(const wf_iter *iter, wf_slot_tensor *t, wf_dty
         WF_TRY(wf_pool_take_host(ctx, wf_tensor_bytes(t->memory), &t->host));
     }
     for (int k = 0; k < WF_BATCH_SIZES; k++) {
-        t->sized[k] = wf_tensor_wrap(ctx, dtype, batch_shape(iter->sizes[k], row), t->memory->data,
-                                     (wf_wrap_opts){.order = order});
+        t->sized[k] = handle_new(iter, f, t, iter->sizes[k]);
         WF_TRY(wf_check(t->sized[k]));
     }
     return WF_OK;
 }
 
+/* The handle of the batch's shape: one that there is, or a new one in place of the oldest. */
+static wf_status find_handle(const wf_iter *iter, const wf_iter_field *f, wf_slot_tensor *t, int64_t size,
+                             wf_tensor **handle)
+{
+    const wf_shape shape = batch_shape(size, wf_collate_row(f, t));
+    for (int k = 0; k < WF_BATCH_SIZES; k++)
+        if (wf_shape_equal(t->sized[k]->shape, shape)) {
+            *handle = t->sized[k];
+            return WF_OK;
+        }
+    wf_tensor *made = handle_new(iter, f, t, size);
+    WF_TRY(wf_check(made));
+    wf_tensor_free(t->sized[t->oldest]);
+    *handle = t->sized[t->oldest] = made;
+    t->oldest = (t->oldest + 1) % WF_BATCH_SIZES;
+    return WF_OK;
+}
+
 static wf_status slot_open(wf_iter *iter, wf_slot *slot)
 {
-    const wf_batcher *b = &iter->batcher;
-    wf_slot_tensor *t = slot->tensor;
-    WF_TRY(slot_tensor_open(iter, &t[WF_SLOT_X], b->format.to, wf_box_shape(b->box), b->format.order));
-    if (b->widened)
-        WF_TRY(
-            slot_tensor_open(iter, &t[WF_SLOT_WIDE], b->wide_format.to, wf_box_shape(b->wide), b->wide_format.order));
-    if (b->dataset->info.labels)
-        WF_TRY(slot_tensor_open(iter, &t[WF_SLOT_LABELS], WF_I64, wf_shape_scalar(), WF_ROW_MAJOR));
+    for (int i = 0; i < WF_BATCH_FIELDS; i++)
+        if (iter->field[i].present)
+            WF_TRY(slot_tensor_open(iter, &iter->field[i], &slot->tensor[i]));
+    if (iter->collates)
+        WF_TRY(wf_collate_slot_open(iter, slot));
     if (iter->ctx->k->host)
         return WF_OK;
     WF_TRY(iter->ctx->k->event_new(iter->ctx, &slot->copied));
@@ -135,20 +194,48 @@ static wf_status slot_open(wf_iter *iter, wf_slot *slot)
     return iter->ctx->k->event_record(iter->ctx, slot->read, NULL);
 }
 
-wf_status wf_slot_fill(wf_iter *iter, wf_slot *slot)
+wf_rows_out wf_slot_rows(const wf_iter *iter, const wf_slot *slot)
 {
     const wf_slot_tensor *t = slot->tensor;
-    const wf_rows_out out = {.x = t[WF_SLOT_X].host, .wide = t[WF_SLOT_WIDE].host, .labels = t[WF_SLOT_LABELS].host};
-    return wf_batcher_fill(&iter->batcher, out, &slot->plan);
+    if (iter->collates)
+        return (wf_rows_out){.x = slot->sample_memory, .labels = slot->label_memory, .number = slot->number};
+    return (wf_rows_out){.x = t[WF_SLOT_X].host, .wide = t[WF_SLOT_WIDE].host, .labels = t[WF_SLOT_LABELS].host};
+}
+
+/* The tensors of batches without a collate function. */
+static void name_fields(wf_iter *iter)
+{
+    const wf_batcher *b = &iter->batcher;
+    iter->field[WF_SLOT_X] = (wf_iter_field){.name = "x",
+                                             .present = true,
+                                             .sharded = b->opts.sharded,
+                                             .dtype = b->format.to,
+                                             .shape = wf_box_shape(b->box),
+                                             .order = b->format.order};
+    iter->field[WF_SLOT_WIDE] = (wf_iter_field){.present = b->widened,
+                                                .dtype = b->wide_format.to,
+                                                .shape = wf_box_shape(b->wide),
+                                                .order = b->wide_format.order};
+    iter->field[WF_SLOT_LABELS] = (wf_iter_field){
+        .name = "labels", .present = b->dataset->info.labels, .target = true, .dtype = WF_I64, .order = WF_ROW_MAJOR};
 }
 
 static wf_status build(wf_iter *iter)
 {
-    WF_TRY(wf_batcher_open(&iter->batcher));
-    const int64_t held = iter->batcher.dataset->info.count, size = iter->batcher.opts.size;
+    WF_TRY(wf_batcher_open(&iter->batcher, iter->workers > 1 ? iter->workers : 1));
+    const wf_batch_opts *opts = &iter->batcher.opts;
+    const int64_t held = iter->batcher.dataset->info.count, size = opts->size;
+    iter->rows = size;
+    for (int i = 0; i < WF_BATCH_GROWTHS && opts->grows[i].size > 0; i++)
+        iter->rows = opts->grows[i].size > iter->rows ? opts->grows[i].size : iter->rows;
+    iter->rows = held < iter->rows ? held : iter->rows;
     iter->sizes[0] = held < size ? held : size;
     iter->sizes[1] = held < size ? 0 : held % size;
     iter->sizes[2] = 0;
+    if (iter->collates)
+        WF_TRY(wf_collate_open(iter));
+    else
+        name_fields(iter);
     /* One more than the depth: the slot that the program computes with is not free for the thread. */
     iter->slots = wf_calloc(iter->ctx, (size_t)iter->depth + 1, sizeof *iter->slots);
     if (!iter->slots)
@@ -159,7 +246,7 @@ static wf_status build(wf_iter *iter)
     for (int s = 0; s < iter->slot_count; s++)
         WF_TRY(slot_open(iter, &iter->slots[s]));
     if (iter->depth > 0)
-        WF_TRY(wf_worker_start(iter));
+        WF_TRY(wf_loader_start(iter));
     return WF_OK;
 }
 
@@ -215,68 +302,95 @@ static wf_status copy_to_device(const wf_iter *iter, const wf_slot *slot)
     return ctx->k->event_wait(ctx, slot->copied, NULL);
 }
 
+/* Without threads: on failure nothing moves. */
+static wf_status fill_slot(wf_iter *iter, wf_slot *slot)
+{
+    WF_TRY(wf_batcher_fill(&iter->batcher, wf_slot_rows(iter, slot), &slot->plan));
+    if (iter->collates)
+        WF_TRY(wf_collate_run(iter, slot));
+    wf_batcher_advance(&iter->batcher);
+    return WF_OK;
+}
+
 static wf_status take_slot(wf_iter *iter, wf_slot **slot)
 {
     WF_TRY(mark_read(iter));
-    if (iter->worker) {
-        if (iter->given > 0) { /* the thread will write there */
+    if (iter->loader) {
+        if (iter->given > 0) { /* the threads will write there */
             wf_slot *last = &iter->slots[(iter->given - 1) % iter->slot_count];
             WF_TRY(wait_copied(iter->ctx, last));
             touch_slot(last);
         }
-        *slot = wf_worker_wait(iter);
+        *slot = wf_loader_wait(iter);
         WF_CHECK((*slot)->status == WF_OK, (*slot)->status, "%s", (*slot)->message);
     } else {
         *slot = &iter->slots[0];
         WF_TRY(wait_copied(iter->ctx, *slot));
         touch_slot(*slot);
-        WF_TRY(wf_slot_fill(iter, *slot));
+        WF_TRY(fill_slot(iter, *slot));
     }
+    WF_TRY(wf_collate_trim(iter, *slot));
     return copy_to_device(iter, *slot);
 }
 
-/* The handle of this size with its place in the global batch; x (not labels) may be sharded along pixels. */
-static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, wf_shape sample, bool sharded, wf_tensor *tensor)
+/* The place of the tensor in the global batch; x (not labels) may be sharded along pixels. */
+static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, const wf_iter_field *f, wf_tensor *tensor)
 {
-    const wf_mesh *mesh = iter->batcher.dataset->mesh;
-    const wf_shape global = batch_shape(plan->global, sample);
-    wf_layout layout = wf_layout_batch(mesh, global, 0, 0);
-    if (!tensor || !mesh)
+    const wf_batcher *b = &iter->batcher;
+    const wf_mesh *mesh = b->dataset->mesh;
+    if (!mesh)
         return WF_OK;
-    if (sharded)
+    const wf_shape part = wf_tensor_shape(tensor);
+    const wf_shape row = f->sharded ? b->dataset->info.shape : wf_shape_make(part.rank - 1, part.dim + 1);
+    const wf_shape global = batch_shape(plan->global, row);
+    wf_layout layout = wf_layout_batch(mesh, global, 0, 0);
+    if (f->sharded)
         WF_TRY(wf_batcher_layout(mesh, global, &layout));
-    wf_batcher_cut(&iter->batcher, plan->index);
+    wf_batcher_cut(&iter->batcher, plan);
     wf_layout_shard(mesh, &layout, WF_AXIS_DATA, 0, iter->batcher.bounds);
     WF_NEED(layout.bounds[WF_AXIS_DATA]);
     return wf_tensor_set_layout(tensor, layout);
 }
 
-/* The position that a checkpoint stores is that of the batch handed out, not that of the thread, which is ahead. */
+/* The tensors of a batch, by name where they have one. */
+static wf_status show_tensors(wf_iter *iter, wf_slot *slot, wf_batch *batch)
+{
+    for (int i = 0; i < WF_BATCH_FIELDS; i++) {
+        const wf_iter_field *f = &iter->field[i];
+        wf_tensor *tensor = NULL;
+        if (!f->present)
+            continue;
+        WF_TRY(find_handle(iter, f, &slot->tensor[i], slot->plan.size, &tensor));
+        if (*f->name) {
+            WF_TRY(dress(iter, &slot->plan, f, tensor));
+            batch->named[batch->names++] = (wf_batch_tensor){.name = f->name, .tensor = tensor, .target = f->target};
+        } else {
+            batch->wide = tensor;
+        }
+    }
+    wf_batch_name(batch);
+    return WF_OK;
+}
+
+/* The position that a checkpoint stores is that of the batch handed out, not that of the threads, which are ahead. */
 static wf_status next_batch(wf_iter *iter, wf_batch *batch)
 {
     wf_slot *slot = NULL;
     WF_TRY(take_slot(iter, &slot));
     const wf_batch_plan *plan = &slot->plan;
-    int k = 0;
-    while (k < WF_BATCH_SIZES - 1 && iter->sizes[k] != plan->size)
-        k++;
-    wf_tensor *x = slot->tensor[WF_SLOT_X].sized[k], *labels = slot->tensor[WF_SLOT_LABELS].sized[k];
-    WF_TRY(dress(iter, plan, iter->batcher.dataset->info.shape, iter->batcher.opts.sharded, x));
-    WF_TRY(dress(iter, plan, wf_shape_scalar(), false, labels));
+    wf_batch made = {.wide_box = iter->batcher.wide,
+                     .size = plan->size,
+                     .global = plan->global,
+                     .epoch = plan->epoch,
+                     .index = plan->index,
+                     .last = plan->last};
+    WF_TRY(show_tensors(iter, slot, &made));
     iter->given++;
     iter->next_epoch = plan->epoch;
     iter->next_index = plan->index;
     wf_batcher_after(&iter->batcher, &iter->next_epoch, &iter->next_index);
     iter->epoch = plan->last ? plan->epoch + 1 : iter->epoch;
-    *batch = (wf_batch){.x = x,
-                        .labels = labels,
-                        .wide = slot->tensor[WF_SLOT_WIDE].sized[k],
-                        .wide_box = iter->batcher.wide,
-                        .size = plan->size,
-                        .global = plan->global,
-                        .epoch = plan->epoch,
-                        .index = plan->index,
-                        .last = plan->last};
+    *batch = made;
     return WF_OK;
 }
 
@@ -304,19 +418,25 @@ int64_t wf_iter_epoch(const wf_iter *iter)
     return iter ? iter->epoch : 0;
 }
 
+int64_t wf_iter_length_at(void *iter, int64_t epoch)
+{
+    wf_iter *own = iter;
+    if (own && own->streamed)
+        return own->streamed->opts.epoch_length;
+    return own && open_once(own) == WF_OK ? wf_batcher_length(&own->batcher, epoch) : 0;
+}
+
 int64_t wf_iter_epoch_length(wf_iter *iter)
 {
-    if (iter && iter->streamed)
-        return iter->streamed->opts.epoch_length;
-    return iter && open_once(iter) == WF_OK ? iter->batcher.length : 0;
+    return wf_iter_length_at(iter, iter ? iter->next_epoch : 0);
 }
 
 /* --- Where it is -------------------------------------------------------------------------------------------------- */
 
-/* The thread is stopped first: it advances the batcher and writes to the slots. */
+/* The threads are stopped first: they advance the batcher and write to the slots. */
 static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
 {
-    wf_worker_stop(iter);
+    wf_loader_stop(iter);
     WF_TRY(mark_read(iter));
     atomic_store(&iter->batcher.stop, false);
     for (int s = 0; s < iter->slot_count && iter->given > 0; s++)
@@ -325,7 +445,7 @@ static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
     iter->given = 0;
     iter->epoch = iter->next_epoch = epoch;
     iter->next_index = index;
-    return iter->depth > 0 ? wf_worker_start(iter) : WF_OK;
+    return iter->depth > 0 ? wf_loader_start(iter) : WF_OK;
 }
 
 /* value * factor / divisor, rounded down, of numbers that are 0 or more, for value <= divisor. */
@@ -336,12 +456,12 @@ static int64_t share_of(int64_t value, int64_t factor, int64_t divisor)
 }
 
 /* The batch that has the first sample after `samples` ones: none is left out, and fewer than a batch are repeated. */
-static int64_t batch_of(const wf_batcher *b, int64_t samples)
+static int64_t batch_of(const wf_batcher *b, int64_t epoch, int64_t samples)
 {
-    int64_t lo = 0, hi = b->length; /* batches [0, lo) are over, batch hi is not */
+    int64_t lo = 0, hi = wf_batcher_length(b, epoch); /* batches [0, lo) are over, batch hi is not */
     while (lo < hi) {
         const int64_t middle = lo + (hi - lo) / 2;
-        if (wf_batcher_samples(b, middle + 1) <= samples)
+        if (wf_batcher_samples(b, epoch, middle + 1) <= samples)
             lo = middle + 1;
         else
             hi = middle;
@@ -354,14 +474,14 @@ static int64_t batch_of(const wf_batcher *b, int64_t samples)
 static int64_t index_of(const wf_iter *iter, const wf_iter_place *p)
 {
     const wf_batcher *b = &iter->batcher;
-    const int64_t own = b->length, total = wf_batcher_samples(b, own);
+    const int64_t own = wf_batcher_length(b, p->epoch), total = wf_batcher_samples(b, p->epoch, own);
     if (p->total < 0)
         return p->length == own ? p->index : share_of(p->index, own, p->length);
-    if (p->length == own && p->total == total && wf_batcher_samples(b, p->index) == p->samples)
+    if (p->length == own && p->total == total && wf_batcher_samples(b, p->epoch, p->index) == p->samples)
         return p->index;
     if (p->index == p->length)
         return own;
-    return batch_of(b, p->total == total ? p->samples : share_of(p->samples, total, p->total));
+    return batch_of(b, p->epoch, p->total == total ? p->samples : share_of(p->samples, total, p->total));
 }
 
 static wf_status load(wf_iter *iter, const wf_iter_place *p)
@@ -372,7 +492,7 @@ static wf_status load(wf_iter *iter, const wf_iter_place *p)
              WF_ERR_FORMAT, "the archive holds batch %lld of %lld, after sample %lld of %lld, in epoch %lld",
              (long long)p->index, (long long)p->length, (long long)p->samples, (long long)p->total, (long long)epoch);
     int64_t index = index_of(iter, p);
-    if (index >= iter->batcher.length && !iter->batcher.opts.once) {
+    if (index >= wf_batcher_length(&iter->batcher, epoch) && !iter->batcher.opts.once) {
         index = 0;
         epoch++;
     }
@@ -388,11 +508,12 @@ wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place)
     }
     WF_TRY(open_once(iter));
     const wf_batcher *b = &iter->batcher;
-    *place = (wf_iter_place){.epoch = iter->next_epoch,
+    const int64_t epoch = iter->next_epoch, length = wf_batcher_length(b, epoch);
+    *place = (wf_iter_place){.epoch = epoch,
                              .index = iter->next_index,
-                             .length = b->length,
-                             .samples = wf_batcher_samples(b, iter->next_index),
-                             .total = wf_batcher_samples(b, b->length),
+                             .length = length,
+                             .samples = wf_batcher_samples(b, epoch, iter->next_index),
+                             .total = wf_batcher_samples(b, epoch, length),
                              .seed = (int64_t)b->seed};
     return WF_OK;
 }
@@ -403,8 +524,8 @@ wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place)
     if (iter->streamed)
         return wf_streamed_place_set(iter, place);
     WF_TRY(open_once(iter));
-    wf_worker_stop(iter);
-    /* The thread, which shuffles by the seed, has been stopped. */
+    wf_loader_stop(iter);
+    /* The threads, which shuffle by the seed, have been stopped. */
     iter->batcher.seed = (uint64_t)place->seed;
     return load(iter, place);
 }

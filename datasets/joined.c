@@ -34,7 +34,7 @@ static void joined_free(wf_dataset *dataset)
 
 /* No read_box: wf_dataset_read_box then cuts the box out of a whole sample. */
 static const wf_dataset_kind joined_kind = {
-    .name = "joined", .open = joined_open, .read = joined_read, .free = joined_free};
+    .name = "joined", .open = joined_open, .read = joined_read, .free = joined_free, .concurrent = true};
 
 /* Fails on this rank alone, which is why the caller agrees on the status before the first message. */
 static wf_status open_mine(const wf_dataset *dataset)

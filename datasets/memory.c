@@ -60,6 +60,7 @@ static const wf_dataset_kind memory_kind = {
     .read = wf_rows_read,
     .read_box = wf_rows_read_box,
     .free = wf_rows_dataset_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_rows_dataset_new(wf_ctx *ctx, const wf_dataset_info *info, wf_rows **rows)

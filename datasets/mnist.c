@@ -89,6 +89,7 @@ static const wf_dataset_kind mnist_kind = {
     .read = wf_rows_read,
     .read_box = wf_rows_read_box,
     .free = mnist_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_mnist(wf_ctx *ctx, const char *dir, wf_dataset_split split)

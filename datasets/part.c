@@ -53,6 +53,7 @@ static const wf_dataset_kind part_kind = {
     .read = part_read,
     .read_box = part_read_box,
     .free = part_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_part_dataset(wf_dataset *inner, wf_dataset_part part, const int64_t *order, uint64_t seed)

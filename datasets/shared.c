@@ -6,6 +6,7 @@
 #include "core/archive.h"
 #include "datasets/iterator_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,9 @@ struct wf_shared_iter {
     wf_comm *comm;
     wf_iter *iter; /* on the root */
     int root;
-    wf_tensor *x, *labels; /* elsewhere, of the last batch */
+    /* Elsewhere, of the last batch: its tensors, and their names. */
+    wf_tensor *tensor[WF_BATCH_FIELDS];
+    char name[WF_BATCH_FIELDS][WF_FIELD_NAME];
 };
 
 /* The description of a tensor that is sent to the other ranks; rank -1: there is none. */
@@ -23,8 +26,10 @@ typedef struct form {
 } form;
 
 typedef struct heading {
-    form x, labels;
-    int64_t size, global, epoch, index, last;
+    form tensor[WF_BATCH_FIELDS];
+    char name[WF_BATCH_FIELDS][WF_FIELD_NAME];
+    int64_t target[WF_BATCH_FIELDS];
+    int64_t names, size, global, epoch, index, last;
 } heading;
 
 static wf_status check_shared(const wf_comm *comm, const wf_iter *iter, int root)
@@ -58,8 +63,8 @@ void wf_shared_free(wf_shared_iter *shared)
     if (!shared)
         return;
     wf_iter_free(shared->iter);
-    wf_tensor_free(shared->x);
-    wf_tensor_free(shared->labels);
+    for (int i = 0; i < WF_BATCH_FIELDS; i++)
+        wf_tensor_free(shared->tensor[i]);
     wf_live_add(wf_comm_ctx(shared->comm), WF_LIVE_ITER, -1);
     free(shared);
 }
@@ -80,7 +85,7 @@ static form form_of(const wf_tensor *tensor)
 static wf_status read_batch(wf_shared_iter *shared, wf_batch *batch)
 {
     WF_TRY(wf_iter_next(shared->iter, batch));
-    WF_CHECK(!batch->x->layout.known, WF_ERR_UNSUPPORTED,
+    WF_CHECK(!batch->named[0].tensor->layout.known, WF_ERR_UNSUPPORTED,
              "shared batches of a scattered data set: the root's data set should be whole");
     return WF_OK;
 }
@@ -100,22 +105,50 @@ static wf_status make_room(wf_shared_iter *shared, const form *f, wf_tensor **te
     return *tensor ? WF_OK : wf_error_take("room for a batch", __FILE__, __LINE__);
 }
 
+static heading heading_of(const wf_batch *batch)
+{
+    heading h = {.names = batch->names,
+                 .size = batch->size,
+                 .global = batch->global,
+                 .epoch = batch->epoch,
+                 .index = batch->index,
+                 .last = batch->last};
+    for (int i = 0; i < WF_BATCH_FIELDS; i++)
+        h.tensor[i] = form_of(i < batch->names ? batch->named[i].tensor : NULL);
+    for (int i = 0; i < batch->names; i++) {
+        snprintf(h.name[i], sizeof h.name[i], "%s", batch->named[i].name);
+        h.target[i] = batch->named[i].target;
+    }
+    return h;
+}
+
+static wf_status make_batch(wf_shared_iter *shared, const heading *h, wf_batch *batch)
+{
+    wf_batch made = {.names = (int)h->names,
+                     .size = h->size,
+                     .global = h->global,
+                     .epoch = h->epoch,
+                     .index = h->index,
+                     .last = h->last != 0};
+    memcpy(shared->name, h->name, sizeof shared->name);
+    for (int i = 0; i < WF_BATCH_FIELDS; i++)
+        WF_TRY(make_room(shared, &h->tensor[i], &shared->tensor[i]));
+    for (int i = 0; i < made.names; i++)
+        made.named[i] =
+            (wf_batch_tensor){.name = shared->name[i], .tensor = shared->tensor[i], .target = h->target[i] != 0};
+    wf_batch_name(&made);
+    *batch = made;
+    return WF_OK;
+}
+
 static wf_status receive(wf_shared_iter *shared, const heading *h, wf_batch *batch)
 {
-    if (!shared->iter) {
-        WF_TRY(make_room(shared, &h->x, &shared->x));
-        WF_TRY(make_room(shared, &h->labels, &shared->labels));
-        *batch = (wf_batch){.x = shared->x,
-                            .labels = shared->labels,
-                            .size = h->size,
-                            .global = h->global,
-                            .epoch = h->epoch,
-                            .index = h->index,
-                            .last = h->last != 0};
-    }
-    WF_TRY(wf_bcast(shared->comm, batch->x, shared->root));
-    /* The heading said on all ranks whether there are labels, so that all agree on the number of messages. */
-    return batch->labels ? wf_bcast(shared->comm, batch->labels, shared->root) : WF_OK;
+    if (!shared->iter)
+        WF_TRY(make_batch(shared, h, batch));
+    /* The heading said on all ranks which tensors there are, so that all agree on the number of messages. */
+    for (int i = 0; i < batch->names; i++)
+        WF_TRY(wf_bcast(shared->comm, batch->named[i].tensor, shared->root));
+    return WF_OK;
 }
 
 wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch)
@@ -126,13 +159,7 @@ wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch)
     wf_status status = shared->iter ? read_batch(shared, batch) : WF_OK;
     WF_TRY(wf_bcast_status(shared->comm, status, shared->root));
     if (shared->iter)
-        h = (heading){.x = form_of(batch->x),
-                      .labels = form_of(batch->labels),
-                      .size = batch->size,
-                      .global = batch->global,
-                      .epoch = batch->epoch,
-                      .index = batch->index,
-                      .last = batch->last};
+        h = heading_of(batch);
     WF_TRY(wf_bcast_bytes(shared->comm, &h, sizeof h, shared->root));
     status = receive(shared, &h, batch);
     return status == WF_OK ? WF_OK : wf_comm_post_failure(shared->comm, status);
@@ -160,6 +187,7 @@ wf_status wf_shared_visit(void *shared, wf_archive *archive)
 /* What must be equal; the seed is rank 0's. */
 typedef struct order {
     int64_t count, size, flags;
+    uint64_t options; /* a hash of growing sizes, and of the fields of wf_collate */
     uint64_t seed;
 } order;
 
@@ -177,11 +205,25 @@ static wf_status compare(const wf_comm *comm, const order *table)
         WF_CHECK(table[r].count == table[0].count, WF_ERR_ARGUMENT,
                  "synchronized batches of %lld samples on rank %s and %lld on rank %s", (long long)table[0].count,
                  WF_RANK(comm, 0), (long long)table[r].count, WF_RANK(comm, r));
-        WF_CHECK(table[r].size == table[0].size && table[r].flags == table[0].flags, WF_ERR_ARGUMENT,
-                 "synchronized batches with other options on rank %s than on rank %s", WF_RANK(comm, r),
-                 WF_RANK(comm, 0));
+        WF_CHECK(table[r].size == table[0].size && table[r].flags == table[0].flags &&
+                     table[r].options == table[0].options,
+                 WF_ERR_ARGUMENT, "synchronized batches with other options on rank %s than on rank %s",
+                 WF_RANK(comm, r), WF_RANK(comm, 0));
     }
     return WF_OK;
+}
+
+static uint64_t hash_options(const wf_batch_opts *opts)
+{
+    uint64_t hash = 0;
+    for (int i = 0; i < WF_BATCH_GROWTHS; i++)
+        hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->grows[i].epoch), (uint64_t)opts->grows[i].size);
+    for (const wf_batch_field *f = opts->collate.fields; f && f->name; f++) {
+        hash = wf_hash_u64(wf_hash_text(hash, f->name), (uint64_t)f->dtype * 4 + f->varies * 2U + f->target);
+        for (int d = 0; d < f->shape.rank; d++)
+            hash = wf_hash_u64(hash, (uint64_t)f->shape.dim[d]);
+    }
+    return hash;
 }
 
 /* What only this rank can know (its file, its memory) is agreed on before the orders are compared. */
@@ -197,6 +239,7 @@ static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
     const order mine = {.count = dataset->info.count,
                         .size = opts->size,
                         .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once,
+                        .options = hash_options(opts),
                         .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};
     WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, all));
     WF_TRY_OUT(compare(comm, all));

@@ -50,6 +50,7 @@ static const wf_dataset_kind subset_kind = {
     .read = subset_read,
     .read_box = subset_read_box,
     .free = subset_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_subset(wf_dataset *inner, int64_t count, const int64_t *index)

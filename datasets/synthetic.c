@@ -85,6 +85,7 @@ static const wf_dataset_kind synthetic_kind = {
     .open = synthetic_open,
     .read = synthetic_read,
     .free = synthetic_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_synthetic(wf_ctx *ctx, wf_synthetic_opts opts)

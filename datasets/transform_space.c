@@ -11,7 +11,6 @@ typedef struct space {
     bool middle;                /* of crop: no random place */
     int64_t pad, height, width; /* of crop and resize; 0: the sample's own */
     uint64_t stream;
-    void *sample; /* one of the inner data set */
 } space;
 
 static wf_status space_open(wf_dataset *dataset)
@@ -25,15 +24,7 @@ static wf_status space_open(wf_dataset *dataset)
     s->height = s->height ? s->height : shape.dim[1];
     s->width = s->width ? s->width : shape.dim[2];
     dataset->info.shape = WF_SHAPE(shape.dim[0], s->height, s->width);
-    free(s->sample);
-    /* One buffer per data set is enough: one thread at a time reads it. */
-    s->sample = wf_malloc(dataset->ctx, wf_dataset_sample_bytes(dataset->inner) + 1);
-    return s->sample ? WF_OK : WF_ERR_MEMORY;
-}
-
-static void space_free(wf_dataset *dataset)
-{
-    free(((space *)dataset->state)->sample);
+    return WF_OK;
 }
 
 static wf_dataset *space_new(wf_dataset *inner, const wf_dataset_kind *kind, space settings)
@@ -67,13 +58,15 @@ static wf_status flip_read(wf_dataset *dataset, int64_t index, const wf_sample_k
     /* The highest bit decides; an unflipped sample goes straight to its place. */
     if (word[0] >> 31 == 0)
         return wf_dataset_read(dataset->inner, index, key, x, label);
-    WF_TRY(wf_dataset_read(dataset->inner, index, key, s->sample, label));
+    void *sample;
+    WF_TRY(wf_dataset_read_inner(dataset, index, key, &sample, label));
     for (int64_t row = 0; row < shape.dim[0] * shape.dim[1]; row++) {
-        const char *in = (const char *)s->sample + (size_t)row * width * size;
+        const char *in = (const char *)sample + (size_t)row * width * size;
         char *out = (char *)x + (size_t)row * width * size;
         for (size_t w = 0; w < width; w++)
             memcpy(out + w * size, in + (width - 1 - w) * size, size);
     }
+    wf_dataset_give_room(dataset, sample);
     return WF_OK;
 }
 
@@ -81,7 +74,7 @@ static const wf_dataset_kind flip_kind = {
     .name = "random_flip",
     .open = space_open,
     .read = flip_read,
-    .free = space_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_transform_random_flip(wf_dataset *inner)
@@ -108,14 +101,12 @@ static int64_t below(uint32_t word, int64_t room)
     return (int64_t)((uint64_t)word * (uint64_t)(room + 1) >> 32);
 }
 
-static wf_status crop_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+/* The window of a whole sample that these random words choose. */
+static void copy_window(const wf_dataset *dataset, const uint32_t word[4], const void *sample, void *x)
 {
     const space *s = dataset->state;
     const wf_shape in = dataset->inner->info.shape;
     const size_t size = wf_dtype_size(dataset->info.dtype);
-    uint32_t word[4];
-    WF_TRY(wf_dataset_read(dataset->inner, index, key, s->sample, label));
-    draw_words(s, key, word);
     const int64_t rows = in.dim[1] + 2 * s->pad - s->height, columns = in.dim[2] + 2 * s->pad - s->width;
     const int64_t top = (s->middle ? rows / 2 : below(word[0], rows)) - s->pad;
     const int64_t left = (s->middle ? columns / 2 : below(word[1], columns)) - s->pad;
@@ -124,17 +115,27 @@ static wf_status crop_read(wf_dataset *dataset, int64_t index, const wf_sample_k
     /* What the window shows beside the sample is zero. */
     memset(x, 0, wf_dataset_sample_bytes(dataset));
     if (from >= to)
-        return WF_OK;
+        return;
     for (int64_t c = 0; c < in.dim[0]; c++)
         for (int64_t h = 0; h < s->height; h++) {
             const int64_t row = top + h;
             if (row < 0 || row >= in.dim[1])
                 continue;
             const char *source =
-                (const char *)s->sample + (size_t)((c * in.dim[1] + row) * in.dim[2] + left + from) * size;
+                (const char *)sample + (size_t)((c * in.dim[1] + row) * in.dim[2] + left + from) * size;
             memcpy((char *)x + (size_t)((c * s->height + h) * s->width + from) * size, source,
                    (size_t)(to - from) * size);
         }
+}
+
+static wf_status crop_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
+    uint32_t word[4];
+    void *sample;
+    WF_TRY(wf_dataset_read_inner(dataset, index, key, &sample, label));
+    draw_words(dataset->state, key, word);
+    copy_window(dataset, word, sample, x);
+    wf_dataset_give_room(dataset, sample);
     return WF_OK;
 }
 
@@ -142,7 +143,7 @@ static const wf_dataset_kind crop_kind = {
     .name = "random_crop",
     .open = crop_open,
     .read = crop_read,
-    .free = space_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_transform_random_crop(wf_dataset *inner, int64_t pad, int64_t height, int64_t width)
@@ -154,7 +155,7 @@ static const wf_dataset_kind middle_kind = {
     .name = "centre_crop",
     .open = crop_open,
     .read = crop_read,
-    .free = space_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_transform_centre_crop(wf_dataset *inner, int64_t pad, int64_t height, int64_t width)
@@ -180,20 +181,23 @@ static wf_status resize_read(wf_dataset *dataset, int64_t index, const wf_sample
     const wf_dtype dtype = dataset->info.dtype;
     if (wf_shape_equal(in, dataset->info.shape))
         return wf_dataset_read(dataset->inner, index, key, x, label);
-    WF_TRY(wf_dataset_read(dataset->inner, index, key, s->sample, label));
+    void *sample;
+    WF_TRY(wf_dataset_read_inner(dataset, index, key, &sample, label));
     const size_t from = (size_t)(in.dim[1] * in.dim[2]) * wf_dtype_size(dtype);
     const size_t to = (size_t)(s->height * s->width) * wf_dtype_size(dtype);
-    for (size_t c = 0; c < (size_t)in.dim[0]; c++)
-        WF_TRY(wf_plane_resize(dtype, (const char *)s->sample + c * from, in.dim[1], in.dim[2], (char *)x + c * to,
-                               s->height, s->width));
-    return WF_OK;
+    wf_status status = WF_OK;
+    for (size_t c = 0; c < (size_t)in.dim[0] && status == WF_OK; c++)
+        status = wf_plane_resize(dtype, (const char *)sample + c * from, in.dim[1], in.dim[2], (char *)x + c * to,
+                                 s->height, s->width);
+    wf_dataset_give_room(dataset, sample);
+    return status;
 }
 
 static const wf_dataset_kind resize_kind = {
     .name = "resize",
     .open = resize_open,
     .read = resize_read,
-    .free = space_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_transform_resize(wf_dataset *inner, int64_t height, int64_t width)

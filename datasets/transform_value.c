@@ -11,7 +11,6 @@ typedef struct affine {
     int64_t channels; /* of the arrays */
     double *scale, *shift;
     bool only_u8;
-    void *sample; /* one of the inner data set */
 } affine;
 
 static wf_status affine_open(wf_dataset *dataset)
@@ -25,10 +24,6 @@ static wf_status affine_open(wf_dataset *dataset)
     WF_CHECK(a->channels == 1 || a->channels == channels, WF_ERR_SHAPE,
              "%s: values for %lld channels, but the samples have %lld", name, (long long)a->channels,
              (long long)channels);
-    free(a->sample);
-    a->sample = wf_malloc(dataset->ctx, wf_dataset_sample_bytes(dataset->inner) + 1);
-    if (!a->sample)
-        return WF_ERR_MEMORY;
     dataset->info.dtype = WF_F32;
     return WF_OK;
 }
@@ -39,19 +34,19 @@ static wf_status affine_read(wf_dataset *dataset, int64_t index, const wf_sample
     const wf_shape shape = dataset->info.shape;
     const int64_t count = wf_shape_count(shape), channels = shape.rank > 0 ? shape.dim[0] : 1;
     const bool u8 = dataset->inner->info.dtype == WF_U8;
-    WF_TRY(wf_dataset_read(dataset->inner, index, key, a->sample, label));
-    if (count == 0)
-        return WF_OK;
-    const int64_t plane = count / channels;
+    void *sample;
+    WF_TRY(wf_dataset_read_inner(dataset, index, key, &sample, label));
+    const int64_t plane = count > 0 ? count / channels : 0;
     float *out = x;
-    const uint8_t *bytes = a->sample;
-    const float *floats = a->sample;
+    const uint8_t *bytes = sample;
+    const float *floats = sample;
     for (int64_t c = 0; c < channels; c++) {
         /* In double and rounded once, so that scale and shift lose nothing to each other. */
         const double scale = a->scale[a->channels == 1 ? 0 : c], shift = a->shift[a->channels == 1 ? 0 : c];
         for (int64_t i = c * plane; i < (c + 1) * plane; i++)
             out[i] = (float)((u8 ? bytes[i] / 255.0 : (double)floats[i]) * scale + shift);
     }
+    wf_dataset_give_room(dataset, sample);
     return WF_OK;
 }
 
@@ -60,7 +55,6 @@ static void affine_free(wf_dataset *dataset)
     affine *a = dataset->state;
     free(a->scale);
     free(a->shift);
-    free(a->sample);
 }
 
 static const wf_dataset_kind normalise_kind = {
@@ -68,6 +62,7 @@ static const wf_dataset_kind normalise_kind = {
     .open = affine_open,
     .read = affine_read,
     .free = affine_free,
+    .concurrent = true,
 };
 
 static const wf_dataset_kind scale_kind = {
@@ -75,6 +70,7 @@ static const wf_dataset_kind scale_kind = {
     .open = affine_open,
     .read = affine_read,
     .free = affine_free,
+    .concurrent = true,
 };
 
 static wf_dataset *affine_new(wf_dataset *inner, const wf_dataset_kind *kind, int64_t channels)
@@ -139,7 +135,6 @@ wf_dataset *wf_transform_scale(wf_dataset *inner, double lo, double hi)
 
 typedef struct channels_state {
     int64_t channels;
-    void *sample;
 } channels_state;
 
 static wf_status channels_open(wf_dataset *dataset)
@@ -156,10 +151,6 @@ static wf_status channels_open(wf_dataset *dataset)
     const int64_t from = shape.dim[0], to = s->channels;
     WF_CHECK(from == to || from == 1 || (from == 4 && to == 3) || ((from == 3 || from == 4) && to == 1), WF_ERR_SHAPE,
              "channels: %lld to %lld: can do 1 to n, 3 or 4 to 1, 4 to 3", (long long)from, (long long)to);
-    free(s->sample);
-    s->sample = wf_malloc(dataset->ctx, wf_dataset_sample_bytes(dataset->inner) + 1);
-    if (!s->sample)
-        return WF_ERR_MEMORY;
     dataset->info.shape = WF_SHAPE(to, shape.dim[1], shape.dim[2]);
     return WF_OK;
 }
@@ -183,25 +174,22 @@ static wf_status channels_read(wf_dataset *dataset, int64_t index, const wf_samp
     const wf_shape shape = dataset->info.shape;
     const int64_t from = dataset->inner->info.shape.dim[0], plane = shape.dim[1] * shape.dim[2];
     const size_t bytes = (size_t)plane * wf_dtype_size(dataset->info.dtype);
-    WF_TRY(wf_dataset_read(dataset->inner, index, key, s->sample, label));
+    void *sample;
+    WF_TRY(wf_dataset_read_inner(dataset, index, key, &sample, label));
     if (s->channels == 1 && from >= 3)
-        luma(dataset->info.dtype, s->sample, plane, x);
+        luma(dataset->info.dtype, sample, plane, x);
     else
         for (int64_t c = 0; c < s->channels; c++)
-            memcpy((char *)x + (size_t)c * bytes, (const char *)s->sample + (from == 1 ? 0 : (size_t)c * bytes), bytes);
+            memcpy((char *)x + (size_t)c * bytes, (const char *)sample + (from == 1 ? 0 : (size_t)c * bytes), bytes);
+    wf_dataset_give_room(dataset, sample);
     return WF_OK;
-}
-
-static void channels_free(wf_dataset *dataset)
-{
-    free(((channels_state *)dataset->state)->sample);
 }
 
 static const wf_dataset_kind channels_kind = {
     .name = "channels",
     .open = channels_open,
     .read = channels_read,
-    .free = channels_free,
+    .concurrent = true,
 };
 
 wf_dataset *wf_transform_channels(wf_dataset *inner, int64_t channels)

@@ -62,7 +62,8 @@ static wf_status check_fit(const wf_fit_opts *o)
     WF_NEED(o->optim);
     if (!o->train || !o->test) /* NULL may be what a reader left that failed */
         WF_TRY(wf_error_pending());
-    WF_CHECK(o->loss, WF_ERR_ARGUMENT, "wf_fit needs a loss");
+    WF_CHECK(o->loss || o->batch_loss, WF_ERR_ARGUMENT, "wf_fit needs a loss");
+    WF_CHECK(!o->loss || !o->batch_loss, WF_ERR_ARGUMENT, "wf_fit: loss and batch_loss are given: should be one");
     WF_CHECK(
         o->accumulate >= 0 && o->epochs >= 0 && o->evaluate_every >= 0 && o->patience >= 0 && o->checkpoint_every >= 0,
         WF_ERR_ARGUMENT,
@@ -81,10 +82,19 @@ static wf_status check_fit(const wf_fit_opts *o)
 
 static wf_status take_batch(fitting *f, wf_iter *iter, wf_batch *b, wf_var **scores, wf_var **loss)
 {
+    const wf_fit_opts *o = f->opts;
+    wf_var *input[WF_BATCH_FIELDS];
+    int inputs = 0;
     WF_TRY(wf_iter_next(iter, b));
-    WF_CHECK(b->labels, WF_ERR_ARGUMENT, "wf_fit: the samples have no labels");
-    *scores = wf_apply(f->model, wf_input(f->tape, b->x));
-    *loss = f->opts->loss(*scores, b->labels);
+    WF_CHECK(b->labels || o->batch_loss, WF_ERR_ARGUMENT, "wf_fit: the samples have no labels");
+    for (int i = 0; i < b->names; i++)
+        if (!b->named[i].target) {
+            input[inputs] = wf_input(f->tape, b->named[i].tensor);
+            WF_TRY(wf_check(input[inputs++]));
+        }
+    *scores = wf_apply_n(f->model, input, inputs);
+    WF_TRY(wf_check(*scores));
+    *loss = o->loss ? o->loss(*scores, b->labels) : o->batch_loss(*scores, b);
     return wf_check(*loss);
 }
 
@@ -170,12 +180,20 @@ static wf_status show_epoch(wf_trainer *trainer, void *user)
 
 /* --- Wiring ------------------------------------------------------------------------------------------------------- */
 
+/* Steps of an epoch. */
+static int64_t steps_at(void *user, int64_t epoch)
+{
+    const fitting *f = user;
+    return (wf_iter_length_at(f->data.train, epoch) + f->accumulate - 1) / f->accumulate;
+}
+
 static wf_status wire_trainer(fitting *f)
 {
     const wf_fit_opts *o = f->opts;
     const int64_t every = o->evaluate_every ? o->evaluate_every : 1;
     f->trainer = wf_trainer_new(f->comm, train_step, f,
-                                (wf_trainer_opts){.epoch_length = f->epoch_steps,
+                                (wf_trainer_opts){.length_at = steps_at,
+                                                  .length_user = f,
                                                   .epochs = o->epochs || o->seconds > 0 ? o->epochs : 1,
                                                   .seconds = o->seconds,
                                                   .log = o->log,
@@ -265,7 +283,7 @@ static wf_status train_prepared(fitting *f, wf_prepare_opts prepare)
     WF_CHECK(f->data.test || !(o->best || o->patience || o->watch), WF_ERR_ARGUMENT,
              "wf_fit: best, patience and watch need a data set to test on");
     WF_TRY(wf_agree_status(f->comm, check_samples(f)));
-    f->epoch_steps = (wf_iter_epoch_length(f->data.train) + f->accumulate - 1) / f->accumulate;
+    f->epoch_steps = steps_at(f, 0);
     f->tape = wf_tape_new(wf_comm_ctx(f->comm));
     WF_TRY(wf_agree_status(f->comm, wf_check(f->tape)));
     WF_TRY(wf_agree_status(f->comm, wire_trainer(f)));
@@ -297,15 +315,19 @@ wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result)
         return status;
     }
     fitting f = {.opts = &opts, .comm = comm};
-    status = train_prepared(&f, (wf_prepare_opts){.optim = opts.optim,
-                                                  .train = opts.train,
-                                                  .test = opts.test,
-                                                  .batch = opts.batch ? opts.batch : 32,
-                                                  .test_batch = opts.test_batch,
-                                                  .in_order = opts.in_order,
-                                                  .each_reads = opts.each_reads,
-                                                  .local_batchnorm = opts.local_batchnorm,
-                                                  .multi_node = opts.multi_node});
+    wf_prepare_opts prepare = {.optim = opts.optim,
+                               .train = opts.train,
+                               .test = opts.test,
+                               .batch = opts.batch ? opts.batch : 32,
+                               .test_batch = opts.test_batch,
+                               .workers = opts.workers,
+                               .collate = opts.collate,
+                               .in_order = opts.in_order,
+                               .each_reads = opts.each_reads,
+                               .local_batchnorm = opts.local_batchnorm,
+                               .multi_node = opts.multi_node};
+    memcpy(prepare.grows, opts.grows, sizeof prepare.grows);
+    status = train_prepared(&f, prepare);
     if (f.checkpoint) {
         const wf_status closed = wf_checkpoint_close(f.checkpoint);
         status = status ? status : closed;

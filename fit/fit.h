@@ -19,9 +19,12 @@ extern "C" {
 typedef struct wf_prepare_opts {
     wf_optim *optim; /* of one process; consumed. Its model is borrowed */
     wf_dataset *train,
-        *test;            /* consumed; rank 0's are scattered, and other ranks may give NULL. NULL on rank 0: none */
-    int64_t batch;        /* samples of a rank in a training step; default 32 */
-    int64_t test_batch;   /* samples of a rank in a batch of `test`; default: as `batch` */
+        *test;          /* consumed; rank 0's are scattered, and other ranks may give NULL. NULL on rank 0: none */
+    int64_t batch;      /* samples of a rank in a training step; default 32 */
+    int64_t test_batch; /* samples of a rank in a batch of `test`; default: as `batch` */
+    wf_batch_growth grows[WF_BATCH_GROWTHS]; /* larger batches of `train` from an epoch on (wf_batch_opts) */
+    int workers;          /* threads that read samples (wf_prefetch_opts), for each of the two; default 1 */
+    wf_collate collate;   /* makes the batches' tensors (datasets/iterator.h); default: x and labels */
     bool in_order;        /* the samples of `train` in their own order; default: another order in every epoch */
     bool each_reads;      /* every rank reads its own samples from its own data set (wf_scatter_opts) */
     bool local_batchnorm; /* batch normalisations keep the statistics of their rank; default: those of all ranks */
@@ -45,8 +48,10 @@ void wf_prepared_free(wf_prepared *prepared);
 
 /* A loss: a variable of one element that is a mean over the batch, as wf_softmax_cross_entropy and wf_nll. */
 typedef wf_var *(*wf_loss_function)(wf_var *scores, const wf_tensor *labels);
-/* A metric: a mean over the rows held here; not called for a batch without any. NaN is the end of the run, with
- * WF_ERR_NUMERIC where the function has set no error of its own. */
+/* A loss that looks at more than one tensor of the batch, by name (wf_batch_get). */
+typedef wf_var *(*wf_batch_loss_function)(wf_var *scores, const wf_batch *batch);
+/* A metric: a mean over the rows held here, of the scores and what a loss gets as labels; not called for a batch
+ * without any. NaN is the end of the run, with WF_ERR_NUMERIC where the function has set no error of its own. */
 typedef double (*wf_metric_function)(const wf_var *scores, const wf_tensor *labels);
 typedef struct wf_metric {
     const char *name; /* at most 58 characters */
@@ -56,22 +61,26 @@ typedef struct wf_metric {
 double wf_accuracy(const wf_var *scores, const wf_tensor *labels);
 
 typedef struct wf_fit_opts {
-    wf_optim *optim;       /* of one process; consumed. Its model is trained, and borrowed */
-    wf_loss_function loss; /* required */
+    wf_optim *optim;                   /* of one process; consumed. Its model is trained, and borrowed */
+    wf_loss_function loss;             /* of the scores and the labels, or the first target of `collate` */
+    wf_batch_loss_function batch_loss; /* in place of it; one of the two is required */
     const wf_metric
         *metrics; /* over `test`, until an entry without a name: {{"accuracy", wf_accuracy}, {0}}; may be NULL */
-    wf_dataset *train, *test; /* consumed; with labels. `test` may be NULL: no evaluation */
+    wf_dataset *train, *test; /* consumed; with labels or `collate`. `test` may be NULL: no evaluation */
+    wf_collate collate;       /* as of wf_prepare; the model gets its inputs in their order (wf_apply_n) */
+    int workers;              /* as of wf_prepare */
     int64_t batch;            /* samples of a rank in a backward pass; default 32 */
     int64_t test_batch;       /* default: as `batch` */
-    int64_t accumulate;       /* backward passes in a step (wf_optim_accumulate); default 1 */
-    int64_t epochs;           /* default 1, or no bound where `seconds` is given */
-    double seconds;           /* ends after the step after which the run took this long; 0: no bound */
-    int64_t evaluate_every;   /* epochs between two evaluations; default 1. One more follows the last step */
-    const char *best;         /* file of the best model (HDF5); NULL: none is kept */
-    const char *watch;        /* what is best: "loss", which is the loss over `test`, or a metric; default: the first
-                                 metric, of which more is better, or "loss", of which less is */
-    bool less_is_better;      /* of a metric that is watched */
-    int64_t patience; /* evaluations in a row without a better value, after which the run stops; 0: it does not */
+    wf_batch_growth grows[WF_BATCH_GROWTHS]; /* as of wf_prepare */
+    int64_t accumulate;                      /* backward passes in a step (wf_optim_accumulate); default 1 */
+    int64_t epochs;                          /* default 1, or no bound where `seconds` is given */
+    double seconds;                          /* ends after the step after which the run took this long; 0: no bound */
+    int64_t evaluate_every; /* epochs between two evaluations; default 1. One more follows the last step */
+    const char *best;       /* file of the best model (HDF5); NULL: none is kept */
+    const char *watch;      /* what is best: "loss", which is the loss over `test`, or a metric; default: the first
+                               metric, of which more is better, or "loss", of which less is */
+    bool less_is_better;    /* of a metric that is watched */
+    int64_t patience;       /* evaluations in a row without a better value, after which the run stops; 0: it does not */
     const char *checkpoints;  /* folder of checkpoints, which SIGTERM and SIGINT save too; NULL: none */
     int64_t checkpoint_every; /* steps between two checkpoints; default: those of an epoch */
     bool resume;              /* continues from the newest checkpoint of the folder, if there is one */

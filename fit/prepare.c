@@ -5,6 +5,8 @@
 #include "fit/fit.h"
 #include "layers/parallelize.h"
 
+#include <string.h>
+
 /* Batches that a thread has ready: one in use by the step, one for the next. */
 enum { AHEAD = 2 };
 
@@ -19,29 +21,33 @@ static wf_status check_prepare(const wf_prepare_opts *opts)
     return WF_OK;
 }
 
-static wf_iter *batches_of(wf_comm *comm, wf_dataset *dataset, int64_t size, bool shuffle, bool each_reads)
+static wf_iter *batches_of(wf_comm *comm, wf_dataset *dataset, bool train, const wf_prepare_opts *opts)
 {
-    const wf_scatter_opts scatter = {.shuffle = shuffle, .each_reads = each_reads};
-    return wf_prefetch(wf_batches(wf_scatter_dataset(comm, dataset, scatter), (wf_batch_opts){.size = size}), AHEAD);
+    const int64_t batch = opts->batch ? opts->batch : 32;
+    const wf_scatter_opts scatter = {.shuffle = train && !opts->in_order, .each_reads = opts->each_reads};
+    wf_dataset *part = wf_scatter_dataset(comm, dataset, scatter);
+    wf_batch_opts batches = {.size = train || !opts->test_batch ? batch : opts->test_batch, .collate = opts->collate};
+    if (train)
+        memcpy(batches.grows, opts->grows, sizeof batches.grows);
+    return wf_prefetch_with(wf_batches(part, batches), (wf_prefetch_opts){.depth = AHEAD, .workers = opts->workers});
 }
 
 /* What was not reached is freed here, as what was is freed by those who took it. */
 static wf_status prepare_parts(wf_comm *comm, wf_prepare_opts *opts, wf_prepared *prepared)
 {
     WF_TRY(wf_agree_status(comm, check_prepare(opts)));
-    const int64_t batch = opts->batch ? opts->batch : 32, test_batch = opts->test_batch ? opts->test_batch : batch;
     if (!opts->local_batchnorm)
         WF_TRY(wf_agree_status(comm, wf_to_sync_batchnorm(wf_optim_model(opts->optim), comm)));
     /* Rank 0, which reads the data sets, says whether there is one; others may give NULL. */
     bool given[2] = {opts->train, opts->test};
     WF_TRY(wf_bcast_bytes(comm, given, sizeof given, 0));
     if (given[0]) {
-        prepared->train = batches_of(comm, opts->train, batch, !opts->in_order, opts->each_reads);
+        prepared->train = batches_of(comm, opts->train, true, opts);
         opts->train = NULL;
         WF_TRY(wf_check(prepared->train));
     }
     if (given[1]) {
-        prepared->test = batches_of(comm, opts->test, test_batch, false, opts->each_reads);
+        prepared->test = batches_of(comm, opts->test, false, opts);
         opts->test = NULL;
         WF_TRY(wf_check(prepared->test));
     }

@@ -28,9 +28,22 @@ static wf_status check_opts(const wf_trainer_opts *o)
              o->seconds);
     WF_CHECK(o->epochs > 0 || o->iterations > 0 || o->seconds > 0, WF_ERR_ARGUMENT,
              "a trainer without an end: epochs, iterations or seconds should be given");
-    WF_CHECK(o->epochs == 0 || o->epoch_length > 0, WF_ERR_ARGUMENT,
+    WF_CHECK(o->epoch_length == 0 || !o->length_at, WF_ERR_ARGUMENT,
+             "a trainer with epoch_length %lld and length_at: should be one of them", (long long)o->epoch_length);
+    WF_CHECK(o->epochs == 0 || o->epoch_length > 0 || o->length_at, WF_ERR_ARGUMENT,
              "a trainer of %lld epochs: epoch_length should be given", (long long)o->epochs);
     return WF_OK;
+}
+
+bool wf_trainer_has_epochs(const wf_trainer *t)
+{
+    return t->opts.epoch_length > 0 || t->opts.length_at;
+}
+
+/* Iterations of an epoch; 0: there are no epochs. */
+static int64_t length_of(const wf_trainer *t, int64_t epoch)
+{
+    return t->opts.length_at ? t->opts.length_at(t->opts.length_user, epoch) : t->opts.epoch_length;
 }
 
 static wf_status check_when(const wf_trainer *t, wf_when when, const char *what)
@@ -38,7 +51,7 @@ static wf_status check_when(const wf_trainer *t, wf_when when, const char *what)
     WF_CHECK(when.iterations >= 0 && when.epochs >= 0, WF_ERR_ARGUMENT,
              "%s every %lld iterations and %lld epochs: should be 0 or more", what, (long long)when.iterations,
              (long long)when.epochs);
-    WF_CHECK(when.epochs == 0 || t->opts.epoch_length > 0, WF_ERR_ARGUMENT,
+    WF_CHECK(when.epochs == 0 || wf_trainer_has_epochs(t), WF_ERR_ARGUMENT,
              "%s every %lld epochs of a trainer without epoch_length", what, (long long)when.epochs);
     WF_CHECK(when.share >= 0 && when.share <= 1, WF_ERR_ARGUMENT,
              "%s after every share %g of the run: should be from 0 to 1", what, when.share);
@@ -52,7 +65,7 @@ static wf_status set_up_trainer(wf_trainer *t, wf_trainer_opts opts)
     t->opts = opts;
     t->opts.line_seconds = opts.line_seconds > 0 ? opts.line_seconds : 5;
     if (!report->iterations && !report->epochs && report->share == 0 && !report->end)
-        *report = (wf_when){.epochs = opts.epoch_length > 0, .end = true};
+        *report = (wf_when){.epochs = wf_trainer_has_epochs(t), .end = true};
     WF_TRY(check_when(t, *report, "the report"));
     snprintf(t->unit, sizeof t->unit, "%s", opts.unit ? opts.unit : "samples");
     t->log_path = opts.log ? wf_strdup(t->ctx, opts.log) : NULL;
@@ -166,7 +179,7 @@ wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoi
 /* Rounds the place in an epoch of another length as wf_iter_archive does. */
 static wf_status set_place(wf_trainer *t, int64_t length)
 {
-    const int64_t own = t->opts.epoch_length;
+    const int64_t own = length_of(t, t->epoch);
     WF_CHECK(t->iteration >= 0 && t->epoch >= 0 && t->index >= 0 && length >= 0 && t->log_bytes >= 0, WF_ERR_FORMAT,
              "the archive holds iteration %lld, epoch %lld and place %lld of %lld in it", (long long)t->iteration,
              (long long)t->epoch, (long long)t->index, (long long)length);
@@ -181,7 +194,7 @@ static wf_status set_place(wf_trainer *t, int64_t length)
 
 static wf_status visit_counts(wf_trainer *t, wf_archive *archive)
 {
-    int64_t length = t->opts.epoch_length, stopping = t->stopping, best = t->best.iteration;
+    int64_t length = length_of(t, t->epoch), stopping = t->stopping, best = t->best.iteration;
     double seconds = wf_trainer_seconds(t);
     WF_TRY(wf_archive_i64(archive, "iteration", &t->iteration));
     WF_TRY(wf_archive_i64(archive, "epoch", &t->epoch));
@@ -240,9 +253,13 @@ static bool ended(const wf_trainer *t)
 int64_t wf_trainer_total(const wf_trainer *t)
 {
     const wf_trainer_opts *o = &t->opts;
-    const int64_t epochs = t->iteration - t->index + (o->epochs - t->epoch) * o->epoch_length;
     if (t->stopping)
         return t->iteration;
+    int64_t epochs = t->iteration - t->index;
+    for (int64_t e = t->epoch; o->length_at && e < o->epochs; e++)
+        epochs += length_of(t, e);
+    if (!o->length_at)
+        epochs += (o->epochs - t->epoch) * o->epoch_length;
     return o->epochs > 0 && (o->iterations == 0 || epochs < o->iterations) ? epochs : o->iterations;
 }
 
@@ -316,7 +333,7 @@ static void count_iteration(wf_trainer *t)
 {
     t->iteration++;
     t->index++;
-    t->epoch_ended = t->index == t->opts.epoch_length;
+    t->epoch_ended = t->index == length_of(t, t->epoch);
     if (t->epoch_ended) {
         t->index = 0;
         t->epoch++;

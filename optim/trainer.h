@@ -47,14 +47,18 @@ typedef struct wf_when {
 
 typedef struct wf_trainer_opts {
     int64_t epoch_length; /* iterations of an epoch: wf_iter_epoch_length; 0: there are no epochs */
-    int64_t epochs;       /* ends after this epoch; 0: no bound */
-    int64_t iterations;   /* ends after this iteration, if that is earlier; 0: no bound */
-    double seconds;  /* ends after the first iteration after which all runs took this long by the clock of rank 0, if
-                        that is earlier; 0: no bound. One of the three is required */
-    wf_when report;  /* when means are made; default: every epoch, and at the end */
-    const char *log; /* file for reports, as JSON lines; rank 0 writes it. NULL: none */
-    int progress;    /* file descriptor to which rank 0 shows its progress, as STDOUT_FILENO; 0: none. A bar on a
-                        terminal whose width is known, otherwise lines. Duplicated */
+    /* Iterations of each epoch, in place of epoch_length, where they are not all as long (wf_batch_opts.grows):
+     * wf_iter_length_at, with the iterator as length_user. Of positive length, the same on all ranks. */
+    int64_t (*length_at)(void *user, int64_t epoch);
+    void *length_user;
+    int64_t epochs;     /* ends after this epoch; 0: no bound */
+    int64_t iterations; /* ends after this iteration, if that is earlier; 0: no bound */
+    double seconds;     /* ends after the first iteration after which all runs took this long by the clock of rank 0, if
+                           that is earlier; 0: no bound. One of the three is required */
+    wf_when report;     /* when means are made; default: every epoch, and at the end */
+    const char *log;    /* file for reports, as JSON lines; rank 0 writes it. NULL: none */
+    int progress;       /* file descriptor to which rank 0 shows its progress, as STDOUT_FILENO; 0: none. A bar on a
+                           terminal whose width is known, otherwise lines. Duplicated */
     double line_seconds;   /* between two such lines; default 5 */
     const char *unit;      /* name of a sample in rates: "images"; default "samples" */
     const wf_optim *optim; /* reports have its learning rate as "lr". Borrowed; may be NULL */

@@ -101,6 +101,7 @@ const char *wf_trainer_rate_unit(const wf_trainer *t);
 /* At the begin of a run and after each of its iterations. Collective. */
 wf_status wf_trainer_share_begin(wf_trainer *t) WF_NODISCARD;
 wf_status wf_trainer_share_step(wf_trainer *t) WF_NODISCARD;
+bool wf_trainer_has_epochs(const wf_trainer *t);
 /* Returns true after the iteration that ends the run by opts.seconds. */
 bool wf_trainer_time_over(const wf_trainer *t);
 /* Returns true if the last iteration ended a multiple of this share. */

@@ -103,7 +103,7 @@ static void describe(const wf_trainer *t, char *text)
     append(text, "iteration %lld", (long long)t->iteration);
     if (t->opts.seconds == 0)
         append(text, " of %lld", (long long)wf_trainer_total(t));
-    if (t->opts.epoch_length > 0)
+    if (wf_trainer_has_epochs(t))
         append(text, "  epoch %lld", (long long)t->epoch);
     for (int64_t i = 0; i < t->latest.n; i++)
         append(text, "  %s %.4g", t->latest.item[i].name, t->latest.item[i].sum);

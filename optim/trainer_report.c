@@ -138,7 +138,7 @@ static wf_status write_line(wf_trainer *t)
     char rate[80];
     snprintf(rate, sizeof rate, "%s_per_second", wf_trainer_rate_unit(t));
     fprintf(t->log, "{\"iteration\": %" PRId64, t->iteration);
-    if (t->opts.epoch_length > 0)
+    if (wf_trainer_has_epochs(t))
         fprintf(t->log, ", \"epoch\": %" PRId64, t->epoch);
     for (int64_t i = 0; i < wf_evaluator_count(t->evaluator); i++) {
         const char *name = wf_evaluator_name(t->evaluator, i);

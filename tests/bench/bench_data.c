@@ -1,6 +1,8 @@
-/* How fast samples come: bench_data FOLDER, on one rank. Reading parts of contiguous HDF5 files by wf_hdf5_dataset
- * against plain reads of the same bytes, and how long a training step waits for its batch, of images as large as
- * CIFAR's with flip and crop, from such a file, compressed or not. */
+/* How fast samples come: bench_data FOLDER [threads], on one rank. With `threads`: how many pictures of a folder one,
+ * two and more threads decode and augment in a second, and the processor time of each of them, which on a busy machine
+ * says how evenly they share the work. Without: reading parts of contiguous HDF5 files by wf_hdf5_dataset against plain
+ * reads of the same bytes, and how long a training step waits for its batch, of images as large as CIFAR's with flip
+ * and crop, from such a file, compressed or not. */
 #include "comm/file_author.h"
 #include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
@@ -9,6 +11,7 @@
 #include "optim/optim.h"
 #include "tests/bench/bench.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,14 +130,97 @@ static void wait_for_batches(wf_ctx *ctx, const trainer *t, const char *path, co
     wf_iter_free(iter);
 }
 
+/* --- Threads ------------------------------------------------------------------------------------------------------ */
+
+enum { PICTURES = 64, PIXELS = 256, BATCHES = 24, MOST_THREADS = 64 };
+
+/* Waves with noise, as hard to decode as a photograph. */
+static void make_pictures(wf_ctx *ctx, const char *folder)
+{
+    float *pixel = malloc((size_t)3 * PIXELS * PIXELS * sizeof *pixel);
+    for (int n = 0; n < PICTURES; n++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/bench_data_%03d.png", folder, n);
+        for (int i = 0; i < 3 * PIXELS * PIXELS; i++)
+            pixel[i] = (float)(((uint32_t)(i + n) * 2654435761u >> 24 & 31) + (uint32_t)(i / PIXELS + n) % 200) / 255;
+        wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(1, 3, PIXELS, PIXELS), pixel);
+        WF_MUST(wf_write_png_grid(path, x, 1, 1, 0, 1));
+        wf_tensor_free(x);
+    }
+    free(pixel);
+}
+
+/* Seconds of processor time of every thread but the first, the largest in *most. */
+static double threads_seconds(double *most)
+{
+    double sum = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    *most = 0;
+    for (struct dirent *e = tasks ? readdir(tasks) : NULL; e; e = readdir(tasks)) {
+        char path[300];
+        long long ns = 0;
+        if (atoi(e->d_name) <= 0 || atoi(e->d_name) == getpid())
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", e->d_name);
+        FILE *file = fopen(path, "r");
+        if (file && fscanf(file, "%lld", &ns) != 1)
+            ns = 0;
+        if (file)
+            fclose(file);
+        sum += (double)ns * 1e-9;
+        *most = (double)ns * 1e-9 > *most ? (double)ns * 1e-9 : *most;
+    }
+    if (tasks)
+        closedir(tasks);
+    return sum;
+}
+
+static double load_pictures(wf_ctx *ctx, const char *folder, int workers, double first)
+{
+    wf_dataset *d = wf_image_folder(ctx, folder, (wf_image_folder_opts){0});
+    d = wf_transform_random_flip(wf_transform_random_crop(d, 0, 224, 224));
+    wf_iter *iter = wf_prefetch_with(wf_batches(d, (wf_batch_opts){.size = 32, .shuffle = true}),
+                                     (wf_prefetch_opts){.workers = workers});
+    wf_batch b;
+    double most;
+    WF_MUST(wf_iter_next(iter, &b));
+    const double start = bench_seconds();
+    for (int i = 0; i < BATCHES; i++)
+        WF_MUST(wf_iter_next(iter, &b));
+    const double rate = 32 * BATCHES / (bench_seconds() - start), sum = threads_seconds(&most);
+    printf("%2d threads  %7.0f pictures/s, %.2f of one's  processor time %.2f s, of the busiest %.2f s: at most %.2f\n",
+           workers, rate, first > 0 ? rate / first : 1, sum, most, sum / most);
+    wf_iter_free(iter);
+    return rate;
+}
+
+static void compare_threads(wf_ctx *ctx, const char *folder)
+{
+    make_pictures(ctx, folder);
+    const double first = load_pictures(ctx, folder, 1, 0);
+    for (long n = 2; n <= sysconf(_SC_NPROCESSORS_ONLN) && n <= MOST_THREADS; n *= 2)
+        load_pictures(ctx, folder, (int)n, first);
+    for (int n = 0; n < PICTURES; n++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/bench_data_%03d.png", folder, n);
+        unlink(path);
+    }
+}
+
 int main(int argc, char **argv)
 {
     char path[4096];
-    if (argc != 2) {
-        fprintf(stderr, "usage: bench_data FOLDER\n");
+    const bool threads = argc == 3 && strcmp(argv[2], "threads") == 0;
+    if (argc != 2 && !threads) {
+        fprintf(stderr, "usage: bench_data FOLDER [threads]\n");
         return 2;
     }
     wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    if (threads) {
+        compare_threads(ctx, argv[1]);
+        WF_MUST(wf_ctx_free(ctx));
+        return 0;
+    }
     snprintf(path, sizeof path, "%s/bench_data.h5", argv[1]);
     compare_reads(ctx, path, WF_SHAPE(20000, 3, 32, 32), 0, 32, "3x32x32, whole samples");
     compare_reads(ctx, path, WF_SHAPE(400, 3, 256, 256), 60, 130, "3x256x256, rows 60 to 130");

@@ -2,13 +2,12 @@
 #include "core/archive.h"
 #include "core/config_author.h"
 #include "core/tensor_author.h"
-#include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
 #include "tests/datasets/datasets_files.h"
+#include "tests/datasets/datasets_iter.h"
 
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 static wf_ctx *ctx;
 
@@ -22,69 +21,6 @@ static wf_dataset *numbered(int64_t count)
     for (int i = 0; i < 64; i++)
         labels[i] = i;
     return wf_memory_dataset(ctx, WF_U8, WF_SHAPE(count, 3, 2, 2), x, labels);
-}
-
-/* A data set whose sample `bad` cannot be read. */
-typedef struct flawed {
-    int64_t bad;
-} flawed;
-
-static wf_status flawed_open(wf_dataset *dataset)
-{
-    dataset->info = (wf_dataset_info){.count = 20, .dtype = WF_F32, .shape = wf_shape_scalar()};
-    return WF_OK;
-}
-
-static wf_status flawed_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
-{
-    WF_CHECK(index != ((flawed *)dataset->state)->bad, WF_ERR_FORMAT, "flawed.bin: sample %lld is damaged",
-             (long long)index);
-    *(float *)x = (float)index;
-    *label = 0;
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    return WF_OK;
-}
-
-static const wf_dataset_kind flawed_kind = {.name = "flawed", .open = flawed_open, .read = flawed_read};
-
-static wf_dataset *flawed_new(int64_t bad)
-{
-    wf_dataset *dataset = wf_dataset_new(ctx, &flawed_kind, NULL, sizeof(flawed));
-    ((flawed *)dataset->state)->bad = bad;
-    return dataset;
-}
-
-static wf_status next_and_free(wf_iter *iter)
-{
-    wf_batch b;
-    const wf_status status = wf_iter_next(iter, &b);
-    wf_iter_free(iter);
-    return status;
-}
-
-/* The element at a place of the device's memory. */
-static float memory_f32(const wf_tensor *x, int64_t place)
-{
-    float value = NAN;
-    WF_EXPECT_OK(x->ctx->k->to_host(x->ctx, &value, (char *)x->data + (size_t)place * sizeof value, sizeof value));
-    return value;
-}
-
-/* Memory of a batch that is written again is told to whoever saved the batch, of whatever size it was. */
-static void overwritten(void)
-{
-    for (int depth = 0; depth <= 3; depth += 3) {
-        wf_batch b[2];
-        wf_iter *iter = wf_batches(numbered(5), (wf_batch_opts){.size = 4});
-        iter = depth ? wf_prefetch(iter, depth) : iter;
-        WF_EXPECT_OK(wf_iter_next(iter, &b[0]));
-        const uint64_t x = wf_tensor_version(b[0].x), labels = wf_tensor_version(b[0].labels);
-        WF_EXPECT_OK(wf_iter_next(iter, &b[1]));
-        WF_EXPECT(b[0].size == 4 && b[1].size == 1, "batches of 4 and 1");
-        WF_EXPECT(wf_tensor_version(b[0].x) != x && wf_tensor_version(b[0].labels) != labels,
-                  "depth %d: the batch before is unchanged, to those who look", depth);
-        wf_iter_free(iter);
-    }
 }
 
 static void sizes(void)
@@ -273,58 +209,6 @@ static void conversions(void)
     }
 }
 
-static wf_dataset *augmented(void)
-{
-    const wf_synthetic_opts opts = {.count = 37, .shape = WF_SHAPE(3, 8, 8), .seed = 2};
-    wf_dataset *d = wf_transform_random_flip(wf_transform_random_crop(wf_synthetic(ctx, opts), 2, 0, 0));
-    return wf_transform_normalise(d, 1, (double[]){0.5}, (double[]){0.5});
-}
-
-static void prefetch_equals_plain(void)
-{
-    const wf_batch_opts opts = {.size = 5, .shuffle = true};
-    const int depths[] = {1, 2, 7};
-    for (int t = 0; t < 3; t++) {
-        wf_iter *plain = wf_batches(augmented(), opts), *ahead = wf_prefetch(wf_batches(augmented(), opts), depths[t]);
-        float first[37 * 192];
-        int changed = 0;
-        for (int k = 0; k < 24; k++) {
-            wf_batch a = {0}, b = {0};
-            float x[5 * 192], y[5 * 192];
-            int64_t labels[2][5] = {{0}};
-            WF_EXPECT_OK(wf_iter_next(plain, &a));
-            WF_EXPECT_OK(wf_iter_next(ahead, &b));
-            WF_EXPECT(a.size == b.size && a.epoch == b.epoch && a.index == b.index && a.last == b.last, "batch %d", k);
-            WF_EXPECT(wf_iter_epoch(plain) == wf_iter_epoch(ahead), "epoch after batch %d", k);
-            const size_t bytes = (size_t)a.size * 192 * sizeof *x;
-            WF_EXPECT_OK(wf_tensor_export(a.x, x, bytes));
-            WF_EXPECT_OK(wf_tensor_export(b.x, y, bytes));
-            WF_EXPECT_OK(wf_tensor_export(a.labels, labels[0], (size_t)a.size * sizeof(int64_t)));
-            WF_EXPECT_OK(wf_tensor_export(b.labels, labels[1], (size_t)a.size * sizeof(int64_t)));
-            WF_EXPECT(memcmp(x, y, bytes) == 0, "depth %d: batch %d differs", depths[t], k);
-            WF_EXPECT(memcmp(labels[0], labels[1], sizeof labels[0]) == 0, "depth %d: labels of %d", depths[t], k);
-            if (k < 8)
-                memcpy(first + k * 5 * 192, x, bytes);
-            else
-                changed += memcmp(first + k % 8 * 5 * 192, x, bytes) != 0;
-        }
-        WF_EXPECT(changed == 16, "%d of 16 batches changed with the epoch", changed);
-        wf_iter_free(plain);
-        wf_iter_free(ahead);
-    }
-}
-
-static void prefetch_ends(void)
-{
-    for (int taken = 0; taken < 4; taken++) {
-        wf_iter *iter = wf_prefetch(wf_batches(augmented(), (wf_batch_opts){.size = 4}), 3);
-        wf_batch b;
-        for (int k = 0; k < taken; k++)
-            WF_EXPECT_OK(wf_iter_next(iter, &b));
-        wf_iter_free(iter);
-    }
-}
-
 /* Stops after `batches` batches of `size`, continues with batches of `other`: the first sample that is seen again. */
 static int64_t continued_at(int64_t samples, int64_t size, int64_t batches, int64_t other)
 {
@@ -363,58 +247,6 @@ static void another_batch_size(void)
                               (long long)samples, (long long)i, (long long)size, (long long)other, (long long)at);
                 }
     WF_EXPECT(cases > 500, "only %d cases are exactly divisible", cases);
-}
-
-static void errors(void)
-{
-    for (int depth = 0; depth < 3; depth++) {
-        wf_iter *iter = wf_batches(flawed_new(9), (wf_batch_opts){.size = 4});
-        if (depth > 0)
-            iter = wf_prefetch(iter, depth);
-        wf_batch b;
-        WF_EXPECT_OK(wf_iter_next(iter, &b));
-        WF_EXPECT(memory_f32(b.x, 3) == 3, "first batch");
-        WF_EXPECT_OK(wf_iter_next(iter, &b));
-        WF_EXPECT(memory_f32(b.x, 3) == 7, "second batch");
-        for (int again = 0; again < 2; again++)
-            TEST_FAILS(WF_ERR_FORMAT, wf_iter_next(iter, &b), "flawed.bin", "sample 9 is damaged");
-        wf_iter_free(iter);
-    }
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, next_and_free(wf_batches(numbered(3), (wf_batch_opts){0})));
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT,
-                    next_and_free(wf_prefetch(wf_batches(numbered(3), (wf_batch_opts){.size = 1}), 0)));
-    wf_iter *iter = wf_batches(numbered(3), (wf_batch_opts){.size = 1});
-    wf_batch b;
-    WF_EXPECT_OK(wf_iter_next(iter, &b));
-    WF_EXPECT_ERROR(WF_ERR_STATE, next_and_free(wf_prefetch(iter, 1)));
-    for (int depth = 0; depth < 2; depth++) {
-        iter = wf_batches(wf_idx(ctx, "/nowhere/a", NULL), (wf_batch_opts){.size = 1});
-        if (depth)
-            iter = wf_prefetch(iter, depth);
-        TEST_FAILS(WF_ERR_IO, next_and_free(iter), "/nowhere/a", "No such file");
-    }
-    iter = wf_prefetch(wf_batches(wf_transform_random_flip(wf_idx(ctx, NULL, NULL)), (wf_batch_opts){.size = 1}), 1);
-    WF_EXPECT(!iter, "NULL is passed on");
-    TEST_FAILS(WF_ERR_ARGUMENT, wf_iter_next(iter, &b), "idx", "no path");
-}
-
-static void no_allocation(void)
-{
-    for (int depth = 0; depth < 3; depth++) {
-        wf_iter *iter = wf_batches(augmented(), (wf_batch_opts){.size = 8, .shuffle = true});
-        if (depth > 0)
-            iter = wf_prefetch(iter, depth);
-        wf_batch b;
-        WF_EXPECT_OK(wf_iter_next(iter, &b));
-        const wf_memory_counters before = wf_ctx_memory(ctx);
-        for (int k = 0; k < 30; k++)
-            WF_EXPECT_OK(wf_iter_next(iter, &b));
-        const wf_memory_counters after = wf_ctx_memory(ctx);
-        WF_EXPECT(after.system_allocations == before.system_allocations && after.pool_takes == before.pool_takes,
-                  "%lld allocations, %lld takes", (long long)(after.system_allocations - before.system_allocations),
-                  (long long)(after.pool_takes - before.pool_takes));
-        wf_iter_free(iter);
-    }
 }
 
 /* What the iterator puts on the device, a letter a call: r and w record and wait on the context's stream, R and W on
@@ -539,12 +371,7 @@ int main(int argc, char **argv)
                                                {"shuffled", shuffled},
                                                {"types", types},
                                                {"conversions", conversions},
-                                               {"prefetch_equals_plain", prefetch_equals_plain},
-                                               {"overwritten", overwritten},
-                                               {"prefetch_ends", prefetch_ends},
                                                {"another_batch_size", another_batch_size},
-                                               {"errors", errors},
-                                               {"no_allocation", no_allocation},
                                                {"copied_beside", copied_beside},
                                                {"computed_late", computed_late},
                                                {"stopped_device", stopped_device},

@@ -54,7 +54,7 @@ endfunction()
 
 foreach(name core_basics core_tape contract_device contract_memory known_answers functions_semantics functions_values loss_values
     gradcheck_functions gradcheck_arithmetic gradcheck_layers layers_values upsample optim_algorithms optim_step optim_archive datasets_batches
-    captured_errors pad wrapped)
+    datasets_prefetch captured_errors pad wrapped)
   weft_guard(${name})
 endforeach()
 # The kind of the following tests of the label `long` is in the short suite already.

@@ -35,6 +35,19 @@ static wf_layer *model_new(wf_ctx *where, bool norm)
     return wf_layer_named(model, "m");
 }
 
+/* Takes the image, or two halves of it. */
+static wf_var *halves_forward(wf_layer *self, void *user, wf_var *const *x, int n)
+{
+    return wf_apply(user, n == 2 ? wf_add(x[0], x[1]) : x[0]);
+}
+
+static wf_layer *halves_new(wf_layer *inner)
+{
+    wf_layer *model = wf_module_n(wf_layer_ctx(inner), 1, 2, halves_forward, inner);
+    WF_EXPECT(wf_module_add(model, "inner", inner), "a model of halves");
+    return model;
+}
+
 static wf_optim *optim_new(wf_layer *model)
 {
     return wf_adam(model, (wf_adam_opts){.lr = 0.01});
@@ -57,10 +70,9 @@ static wf_tensor *whole_batch(wf_ctx *where, int count, uint64_t seed, wf_iter *
     return b.x;
 }
 
-static serial_run serial(bool norm, int epochs)
+static serial_run serial_of(wf_ctx *where, wf_layer *model, int epochs)
 {
-    serial_run s = {.ctx = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64})};
-    s.model = model_new(s.ctx, norm);
+    serial_run s = {.ctx = where, .model = model};
     wf_optim *optim = optim_new(s.model);
     wf_tape *tape = wf_tape_new(s.ctx);
     wf_iter *iter[2];
@@ -83,6 +95,12 @@ static serial_run serial(bool norm, int epochs)
     wf_tape_free(tape);
     wf_optim_free(optim);
     return s;
+}
+
+static serial_run serial(bool norm, int epochs)
+{
+    wf_ctx *where = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
+    return serial_of(where, model_new(where, norm), epochs);
 }
 
 static void serial_free(serial_run *s)
@@ -144,6 +162,46 @@ static void equals_serial(void)
     expect_near("loss", r.loss, s.loss);
     expect_near("test loss", r.test_loss, s.test_loss);
     expect_near("best accuracy", r.best, best);
+    expect_same_model(model, s.model);
+    wf_layer_free(model);
+    serial_free(&s);
+}
+
+static wf_status halve(void *user, const wf_batch_samples *in, wf_batch_rows *rows)
+{
+    const double *x = in->x;
+    for (int64_t i = 0; i < in->count * SIDE * SIDE; i++)
+        ((double *)rows[0].data)[i] = ((double *)rows[2].data)[i] = x[i] / 2;
+    memcpy(rows[1].data, in->labels, (size_t)in->count * sizeof *in->labels);
+    return WF_OK;
+}
+
+static wf_var *loss_by_name(wf_var *scores, const wf_batch *b)
+{
+    WF_EXPECT(wf_tensor_layout(wf_batch_get(b, "left")).known, "a field without a layout");
+    return wf_softmax_cross_entropy(scores, wf_batch_get(b, "class"));
+}
+
+/* Batches of two inputs and a target, by name, from two threads: the model of the image. */
+static void several_inputs(void)
+{
+    static const wf_batch_field fields[] = {
+        {.name = "left", .dtype = WF_F64, .shape = {.rank = 3, .dim = {1, SIDE, SIDE}}},
+        {.name = "class", .dtype = WF_I64, .target = true},
+        {.name = "right", .dtype = WF_F64, .shape = {.rank = 3, .dim = {1, SIDE, SIDE}}},
+        {0}};
+    wf_ctx *alone = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
+    serial_run s = serial_of(alone, halves_new(model_new(alone, true)), EPOCHS);
+    wf_layer *model = halves_new(model_new(ctx, true));
+    wf_fit_opts o = fit_of(model);
+    wf_fit_result r;
+    o.loss = NULL;
+    o.batch_loss = loss_by_name;
+    o.workers = 2;
+    o.collate = (wf_collate){.function = halve, .fields = fields};
+    WF_EXPECT_OK(wf_fit(comm, o, &r));
+    expect_near("loss", r.loss, s.loss);
+    expect_near("test loss", r.test_loss, s.test_loss);
     expect_same_model(model, s.model);
     wf_layer_free(model);
     serial_free(&s);
@@ -216,6 +274,35 @@ static void resumes(void)
     serial_free(&s);
 }
 
+/* Batches that grow: a run that goes on from the middle of an epoch ends where one that was not left ends. */
+static void resumes_growing(void)
+{
+    const int64_t part = (SAMPLES + size - 1) / size, first = (part + 4) / 5;
+    wf_layer *whole = model_new(ctx, true);
+    folder_make();
+    for (int run = 0; run < 3; run++) {
+        wf_layer *model = run == 0 ? whole : model_new(ctx, true);
+        wf_fit_opts o = fit_of(model);
+        wf_fit_result r;
+        o.batch = 5;
+        o.grows[0] = (wf_batch_growth){.epoch = 1, .size = 8};
+        o.grows[1] = (wf_batch_growth){.epoch = 2, .size = 16};
+        o.checkpoints = run ? folder : NULL;
+        o.checkpoint_every = run ? first + 1 : 0; /* the last one is in the second epoch */
+        o.resume = run == 2;
+        o.epochs = run == 1 ? 2 : EPOCHS;
+        WF_EXPECT_OK(wf_fit(comm, o, &r));
+        const int64_t steps = first + (part + 7) / 8 + (run == 1 ? 0 : (EPOCHS - 2) * ((part + 15) / 16));
+        WF_EXPECT(r.steps == steps, "%lld steps, should be %lld", (long long)r.steps, (long long)steps);
+        if (run == 2)
+            expect_same_model(model, whole);
+        if (run > 0)
+            wf_layer_free(model);
+    }
+    wf_layer_free(whole);
+    folder_remove();
+}
+
 /* The loss over the test samples, which rises once the few training samples are known by heart. */
 static void keeps_best(void)
 {
@@ -284,6 +371,12 @@ typedef struct refusal {
 static wf_fit_opts without_loss(wf_fit_opts o)
 {
     o.loss = NULL;
+    return o;
+}
+
+static wf_fit_opts of_two_losses(wf_fit_opts o)
+{
+    o.batch_loss = loss_by_name;
     return o;
 }
 
@@ -387,6 +480,7 @@ static wf_fit_opts without_labels(wf_fit_opts o)
 static void refuses(void)
 {
     static const refusal list[] = {{"wf_fit needs a loss", without_loss},
+                                   {"loss and batch_loss are given", of_two_losses},
                                    {"epochs -1", of_negative_epochs},
                                    {"batches of -3 samples", of_negative_batch},
                                    {"watch is accurracy: should be loss or the name of a metric", that_watches_nothing},
@@ -424,9 +518,11 @@ static int on_ranks(int argc, char **argv)
     WF_EXPECT_OK(wf_ctx_set_dtype(ctx, WF_F64));
     return ranks_close(test_main(argc, argv,
                                  (test_case[]){{"equals_serial", equals_serial},
+                                               {"several_inputs", several_inputs},
                                                {"accumulates", accumulates},
                                                {"prepares", prepares},
                                                {"resumes", resumes},
+                                               {"resumes_growing", resumes_growing},
                                                {"keeps_best", keeps_best},
                                                {"shows", shows},
                                                {"refuses", refuses},

@@ -1,0 +1,274 @@
+/* Batches that threads make ahead: they are those of the iterator alone, for any number of threads. */
+#include "datasets/dataset_author.h"
+#include "datasets/datasets.h"
+#include "tests/datasets/datasets_files.h"
+#include "tests/datasets/datasets_iter.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+static wf_ctx *ctx;
+
+static wf_dataset *augmented(int64_t count)
+{
+    const wf_synthetic_opts opts = {.count = count, .shape = WF_SHAPE(3, 8, 8), .seed = 2};
+    wf_dataset *d = wf_transform_random_flip(wf_transform_random_crop(wf_synthetic(ctx, opts), 2, 0, 0));
+    return wf_transform_normalise(d, 1, (double[]){0.5}, (double[]){0.5});
+}
+
+/* A data set whose samples from `bad` on cannot be read. */
+typedef struct flawed {
+    int64_t bad;
+} flawed;
+
+static wf_status flawed_open(wf_dataset *dataset)
+{
+    dataset->info = (wf_dataset_info){.count = 20, .dtype = WF_F32, .shape = wf_shape_scalar()};
+    return WF_OK;
+}
+
+static wf_status flawed_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
+    /* Later samples are damaged as well, and fail sooner: the first one is told all the same. */
+    const int64_t bad = ((flawed *)dataset->state)->bad;
+    if (index == bad)
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    WF_CHECK(index < bad, WF_ERR_FORMAT, "flawed.bin: sample %lld is damaged", (long long)index);
+    *(float *)x = (float)index;
+    *label = 0;
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    return WF_OK;
+}
+
+static const wf_dataset_kind flawed_kind = {
+    .name = "flawed", .open = flawed_open, .read = flawed_read, .concurrent = true};
+
+static wf_dataset *flawed_new(int64_t bad)
+{
+    wf_dataset *dataset = wf_dataset_new(ctx, &flawed_kind, NULL, sizeof(flawed));
+    ((flawed *)dataset->state)->bad = bad;
+    return dataset;
+}
+
+/* Memory of a batch that is written again is told to whoever saved the batch, of whatever size it was. */
+static void overwritten(void)
+{
+    for (int depth = 0; depth <= 3; depth += 3) {
+        wf_batch b[2];
+        wf_iter *iter = wf_batches(augmented(5), (wf_batch_opts){.size = 4});
+        iter = depth ? wf_prefetch(iter, depth) : iter;
+        WF_EXPECT_OK(wf_iter_next(iter, &b[0]));
+        const uint64_t x = wf_tensor_version(b[0].x), labels = wf_tensor_version(b[0].labels);
+        WF_EXPECT_OK(wf_iter_next(iter, &b[1]));
+        WF_EXPECT(b[0].size == 4 && b[1].size == 1, "batches of 4 and 1");
+        WF_EXPECT(wf_tensor_version(b[0].x) != x && wf_tensor_version(b[0].labels) != labels,
+                  "depth %d: the batch before is unchanged, to those who look", depth);
+        wf_iter_free(iter);
+    }
+}
+
+static void prefetch_equals_plain(void)
+{
+    const wf_batch_opts opts = {.size = 5, .shuffle = true};
+    const wf_prefetch_opts ways[] = {
+        {.depth = 1}, {.depth = 7}, {.depth = 1, .workers = 2}, {.depth = 7, .workers = 3}};
+    for (int t = 0; t < 4; t++) {
+        wf_iter *plain = wf_batches(augmented(37), opts),
+                *ahead = wf_prefetch_with(wf_batches(augmented(37), opts), ways[t]);
+        float first[37 * 192];
+        int changed = 0;
+        for (int k = 0; k < 24; k++) {
+            wf_batch a = {0}, b = {0};
+            float x[5 * 192], y[5 * 192];
+            int64_t labels[2][5] = {{0}};
+            WF_EXPECT_OK(wf_iter_next(plain, &a));
+            WF_EXPECT_OK(wf_iter_next(ahead, &b));
+            WF_EXPECT(a.size == b.size && a.epoch == b.epoch && a.index == b.index && a.last == b.last, "batch %d", k);
+            WF_EXPECT(wf_iter_epoch(plain) == wf_iter_epoch(ahead), "epoch after batch %d", k);
+            const size_t bytes = (size_t)a.size * 192 * sizeof *x;
+            WF_EXPECT_OK(wf_tensor_export(a.x, x, bytes));
+            WF_EXPECT_OK(wf_tensor_export(b.x, y, bytes));
+            WF_EXPECT_OK(wf_tensor_export(a.labels, labels[0], (size_t)a.size * sizeof(int64_t)));
+            WF_EXPECT_OK(wf_tensor_export(b.labels, labels[1], (size_t)a.size * sizeof(int64_t)));
+            WF_EXPECT(memcmp(x, y, bytes) == 0, "%d threads: batch %d differs", ways[t].workers, k);
+            WF_EXPECT(memcmp(labels[0], labels[1], sizeof labels[0]) == 0, "%d threads: labels of %d", ways[t].workers,
+                      k);
+            if (k < 8)
+                memcpy(first + k * 5 * 192, x, bytes);
+            else
+                changed += memcmp(first + k % 8 * 5 * 192, x, bytes) != 0;
+        }
+        WF_EXPECT(changed == 16, "%d of 16 batches changed with the epoch", changed);
+        wf_iter_free(plain);
+        wf_iter_free(ahead);
+    }
+}
+
+/* The sum of each sample, and all sums of the batch so far. */
+static wf_status add_up(void *user, const wf_batch_samples *in, wf_batch_rows *rows)
+{
+    int64_t *sum = rows[0].data, before = 0;
+    for (int64_t i = 0; i < in->count; i++) {
+        const float *x = (const float *)in->x + i * (int64_t)(in->bytes / sizeof *x);
+        for (size_t e = 0; e < in->bytes / sizeof *x; e++)
+            sum[2 * i] += (int64_t)(1000 * x[e]) + in->number[i];
+        before += sum[2 * i];
+        sum[2 * i + 1] = before;
+    }
+    return WF_OK;
+}
+
+/* A collate function of the program gets the same samples from any number of threads. */
+static void collated(void)
+{
+    static const wf_batch_field fields[] = {
+        {.name = "sums", .dtype = WF_I64, .shape = {.rank = 1, .dim = {2}}, .pad = 5}, {0}};
+    const wf_batch_opts opts = {.size = 5, .shuffle = true, .collate = {.function = add_up, .fields = fields}};
+    for (int workers = 1; workers < 4; workers++) {
+        wf_iter *plain = wf_batches(augmented(37), opts);
+        wf_iter *ahead = wf_prefetch_with(wf_batches(augmented(37), opts), (wf_prefetch_opts){.workers = workers});
+        for (int k = 0; k < 20; k++) {
+            wf_batch a = {0}, b = {0};
+            int64_t x[10] = {0}, y[10] = {0};
+            WF_EXPECT_OK(wf_iter_next(plain, &a));
+            WF_EXPECT_OK(wf_iter_next(ahead, &b));
+            WF_EXPECT_OK(wf_tensor_export(a.x, x, wf_tensor_bytes(a.x)));
+            WF_EXPECT_OK(wf_tensor_export(b.x, y, wf_tensor_bytes(b.x)));
+            WF_EXPECT(a.size == b.size && memcmp(x, y, sizeof x) == 0 && x[1] == x[0] && x[3] == x[1] + x[2],
+                      "%d threads: batch %d differs", workers, k);
+        }
+        wf_iter_free(plain);
+        wf_iter_free(ahead);
+    }
+}
+
+static void prefetch_ends(void)
+{
+    for (int taken = 0; taken < 12; taken++) {
+        wf_iter *iter = wf_prefetch_with(wf_batches(augmented(37), (wf_batch_opts){.size = 4}),
+                                         (wf_prefetch_opts){.depth = 3, .workers = 1 + taken % 3});
+        wf_batch b;
+        for (int k = 0; k < taken; k++)
+            WF_EXPECT_OK(wf_iter_next(iter, &b));
+        wf_iter_free(iter);
+    }
+}
+
+/* Samples that two threads read at a time: with its sample written, each waits until the other one is in the reader
+ * too. */
+static atomic_int inside, most_inside;
+
+static wf_status meeting_open(wf_dataset *dataset)
+{
+    dataset->info = (wf_dataset_info){.count = 20, .dtype = WF_U8, .shape = wf_shape_scalar()};
+    return WF_OK;
+}
+
+static wf_status meeting_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
+    *(uint8_t *)x = (uint8_t)index;
+    const int here = atomic_fetch_add(&inside, 1) + 1;
+    if (here > atomic_load(&most_inside))
+        atomic_store(&most_inside, here);
+    /* Seconds where a second thread should come, on a busy machine, and a moment where none should. */
+    for (int i = dataset->kind->concurrent ? 0 : 99990; i < 100000 && atomic_load(&most_inside) < 2; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
+    atomic_fetch_sub(&inside, 1);
+    *label = 0;
+    return WF_OK;
+}
+
+/* Threads read at a time from a data set that says that they may, and one after the other from others. */
+static void readers_meet(void)
+{
+    static const wf_dataset_kind kinds[] = {
+        {.name = "one", .open = meeting_open, .read = meeting_read},
+        {.name = "many", .open = meeting_open, .read = meeting_read, .concurrent = true}};
+    for (int k = 0; k < 2; k++) {
+        wf_batch b;
+        wf_iter *iter =
+            wf_prefetch_with(wf_batches(wf_dataset_new(ctx, &kinds[k], NULL, 0), (wf_batch_opts){.size = 20}),
+                             (wf_prefetch_opts){.depth = 1, .workers = 2});
+        atomic_store(&most_inside, 0);
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        for (int i = 0; i < 20; i++)
+            WF_EXPECT(memory_f32(b.x, i) == (float)i / 255.0f, "%s: sample %d is %g", kinds[k].name, i,
+                      (double)memory_f32(b.x, i));
+        wf_iter_free(iter);
+        WF_EXPECT(atomic_load(&most_inside) == k + 1, "%s: %d threads in the reader", kinds[k].name,
+                  atomic_load(&most_inside));
+    }
+}
+
+static void errors(void)
+{
+    for (int workers = 0; workers < 4; workers++) {
+        wf_iter *iter = wf_batches(flawed_new(9), (wf_batch_opts){.size = 4});
+        if (workers > 0)
+            iter = wf_prefetch_with(iter, (wf_prefetch_opts){.workers = workers});
+        wf_batch b;
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT(memory_f32(b.x, 3) == 3, "first batch");
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        WF_EXPECT(memory_f32(b.x, 3) == 7, "second batch");
+        for (int again = 0; again < 2; again++)
+            TEST_FAILS(WF_ERR_FORMAT, wf_iter_next(iter, &b), "flawed.bin", "sample 9 is damaged");
+        wf_iter_free(iter);
+    }
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, next_and_free(wf_batches(augmented(3), (wf_batch_opts){0})));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT,
+                    next_and_free(wf_prefetch(wf_batches(augmented(3), (wf_batch_opts){.size = 1}), 0)));
+    TEST_FAILS(WF_ERR_ARGUMENT,
+               next_and_free(wf_prefetch_with(wf_batches(augmented(3), (wf_batch_opts){.size = 1}),
+                                              (wf_prefetch_opts){.workers = 257})),
+               "257 threads", "1 to 256");
+    wf_iter *iter = wf_batches(augmented(3), (wf_batch_opts){.size = 1});
+    wf_batch b;
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    WF_EXPECT_ERROR(WF_ERR_STATE, next_and_free(wf_prefetch(iter, 1)));
+    for (int depth = 0; depth < 2; depth++) {
+        iter = wf_batches(wf_idx(ctx, "/nowhere/a", NULL), (wf_batch_opts){.size = 1});
+        if (depth)
+            iter = wf_prefetch(iter, depth);
+        TEST_FAILS(WF_ERR_IO, next_and_free(iter), "/nowhere/a", "No such file");
+    }
+    iter = wf_prefetch(wf_batches(wf_transform_random_flip(wf_idx(ctx, NULL, NULL)), (wf_batch_opts){.size = 1}), 1);
+    WF_EXPECT(!iter, "NULL is passed on");
+    TEST_FAILS(WF_ERR_ARGUMENT, wf_iter_next(iter, &b), "idx", "no path");
+}
+
+static void no_allocation(void)
+{
+    for (int workers = 0; workers < 3; workers++) {
+        wf_iter *iter = wf_batches(augmented(37), (wf_batch_opts){.size = 8, .shuffle = true});
+        if (workers > 0)
+            iter = wf_prefetch_with(iter, (wf_prefetch_opts){.workers = workers});
+        wf_batch b;
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        const wf_memory_counters before = wf_ctx_memory(ctx);
+        for (int k = 0; k < 30; k++)
+            WF_EXPECT_OK(wf_iter_next(iter, &b));
+        const wf_memory_counters after = wf_ctx_memory(ctx);
+        WF_EXPECT(after.system_allocations == before.system_allocations && after.pool_takes == before.pool_takes,
+                  "%lld allocations, %lld takes", (long long)(after.system_allocations - before.system_allocations),
+                  (long long)(after.pool_takes - before.pool_takes));
+        wf_iter_free(iter);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    ctx = wf_ctx_new((wf_ctx_opts){.seed = 17});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"overwritten", overwritten},
+                                               {"prefetch_equals_plain", prefetch_equals_plain},
+                                               {"collated", collated},
+                                               {"prefetch_ends", prefetch_ends},
+                                               {"readers_meet", readers_meet},
+                                               {"errors", errors},
+                                               {"no_allocation", no_allocation},
+                                               {0}});
+    WF_MUST(wf_ctx_free(ctx));
+    return failed;
+}
