@@ -1,4 +1,4 @@
-# The front door: make demo, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs, make dist, make deb. CMake does the work, in build/.
+# The front door: make demo, make planet, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs, make dist, make deb. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -11,13 +11,21 @@ CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 32 --batch 16 --lr-generator 2e-3 --minutes 2 --out $(BUILD)/demo
 
-.PHONY: demo test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
+.PHONY: demo planet test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
 
 demo:
 	tools/setup.sh demo
 	$(CONFIGURE)
 	$(COMPILE) --target dcgan_cifar
 	$(RUN) -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
+
+# Winds over the whole Earth, a few minutes; pictures and a table in $(BUILD)/planet. docs/planet.md says what they show.
+planet:
+	tools/setup.sh planet
+	$(CONFIGURE)
+	$(COMPILE) --target winds
+	mkdir -p $(BUILD)/planet
+	$(RUN) -np $(RANKS) $(BUILD)/examples/winds --out $(BUILD)/planet/winds
 
 test: build
 	$(WITH) tools/test.sh $(BUILD) -LE 'large|long|proof'
