@@ -217,8 +217,7 @@ static void poll(struct wf_background *b, wf_deadline *deadline)
         leave_first(b, status);
 }
 
-/* Advances operations one after the other, as far as they get, or until none is left; returns true if anything moved.
- */
+/* Advances operations one after the other, as far as they get, or to the end; returns true if anything moved. */
 static bool run_queue(struct wf_background *b, bool waits)
 {
     wf_deadline deadline = {.polls = -1};
@@ -366,12 +365,7 @@ void wf_background_gather_shards(wf_comm *comm, void *data, const int64_t *shard
 
 void wf_background_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    const wf_call call = {.operation = WF_CALL_ALLGATHER,
-                          .name = "allgather_bytes",
-                          .dtype = WF_U8,
-                          .count = (int64_t)bytes,
-                          .in = mine,
-                          .out = all};
+    const wf_call call = wf_call_of_bytes(WF_CALL_ALLGATHER, "allgather_bytes", mine, all, bytes, 0);
     add_operation((operation){.comm = comm, .call = call});
 }
 

@@ -12,8 +12,7 @@
  *
  * Where a native transport connects the ranks, calls are only put on its stream, and match by their order: what is
  * added then runs at once, which must happen at the same place among the collectives of the main program on all ranks.
- * Its work on the GPU overlaps with the computation.
- */
+ * Its work on the GPU overlaps with the computation. */
 #ifndef WF_COMM_BACKGROUND_AUTHOR_H
 #define WF_COMM_BACKGROUND_AUTHOR_H
 

@@ -1,6 +1,5 @@
 /* A call: one communication as every rank makes it, from the function that the program calls to the guard, which
- * distinguishes the ranks' calls, the engine, which makes and keeps its schedule, and errors, which print it.
- */
+ * distinguishes the ranks' calls, the engine, which makes and keeps its schedule, and errors, which print it. */
 #ifndef WF_COMM_CALL_AUTHOR_H
 #define WF_COMM_CALL_AUTHOR_H
 

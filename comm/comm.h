@@ -42,8 +42,7 @@
  * split from it, and those of a mesh's axes, descend from it and keep its numbers.
  *
  * Every collective waits until the left ring neighbour has entered it. Beyond that it synchronises ranks only where the
- * data requires it.
- */
+ * data requires it. */
 #ifndef WF_COMM_COMM_H
 #define WF_COMM_COMM_H
 
@@ -64,8 +63,7 @@ WF_PLACED wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, 
 /* Opens a communicator of the ranks of an MPI communicator of the program; mpi_comm points to an MPI_Comm, which is
  * duplicated.
  * What is opened is the world of all that descends from it: messages name ranks by its numbers, also if MPI_COMM_WORLD
- * has others. Only the watchdog and wf-doctor --trace, which see processes, number these by MPI_COMM_WORLD. Collective.
- */
+ * has others. Only the watchdog and wf-doctor --trace, which see processes, number by MPI_COMM_WORLD. Collective. */
 WF_PLACED wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts);
 /* Makes an MPI communicator of the ranks of comm, numbered alike; mpi_comm points to the MPI_Comm that is written. It
  * shares no messages with comm, which may close first, and has MPI's default error handler. The program frees it, and
@@ -140,8 +138,7 @@ WF_PLACED wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *c
 WF_PLACED wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
 WF_PLACED wf_status wf_barrier(wf_comm *comm) WF_NODISCARD;
 
-/* --- Bytes and numbers: metadata. Collective. -----------------------------------------------------------------------
- */
+/* --- Bytes and numbers: metadata. Collective, but for those between two ranks. ------------------------------ */
 
 WF_PLACED wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* all receives size times bytes, in rank order. */
@@ -150,6 +147,14 @@ WF_PLACED wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t b
  * read on the root alone. */
 wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
                            int root) WF_NODISCARD;
+/* `mine` of every rank, of any length: lengths [size] gets them on all ranks; *all, on the root alone, a new buffer of
+ * them in rank order and a NUL, for the caller to free(). */
+WF_PLACED wf_status wf_gather_bytes(wf_comm *comm, const void *mine, size_t bytes, size_t *lengths, void **all,
+                                    int root) WF_NODISCARD;
+/* Between two ranks, as wf_send and wf_recv: the receiver learns how many bytes come, and gets them in a new buffer
+ * with a NUL behind them, for it to free(); NULL on failure. */
+WF_PLACED wf_status wf_send_bytes(wf_comm *comm, const void *data, size_t bytes, int to, int tag) WF_NODISCARD;
+WF_PLACED void *wf_receive_bytes(wf_comm *comm, size_t *bytes, int from, int tag);
 WF_PLACED wf_status wf_allreduce_f64(wf_comm *comm, double *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
 WF_PLACED wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t count, wf_reduce_op op) WF_NODISCARD;
 /* Returns the root's status, with its message, on all ranks: for work that one rank does for all. The communicator

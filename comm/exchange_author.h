@@ -10,8 +10,7 @@
  * repeats along a line travels once in either direction.
  *
  * All ranks know the whole plan. An exchange that moves nothing between ranks sends nothing and is not a collective. In
- * any other exchange every rank of the communicator takes part, also one with nothing to send.
- */
+ * any other exchange every rank of the communicator takes part, also one with nothing to send. */
 #ifndef WF_COMM_EXCHANGE_AUTHOR_H
 #define WF_COMM_EXCHANGE_AUTHOR_H
 

@@ -1,8 +1,7 @@
 /* HDF5 files, for checkpoints, models and data sets. Local.
  *
  * HDF5's serial library is not thread-safe: one lock of the process is held during every call below, so any thread may
- * call them, and nothing else in the process may call HDF5 meanwhile.
- */
+ * call them, and nothing else in the process may call HDF5 meanwhile. */
 #ifndef WF_COMM_FILE_AUTHOR_H
 #define WF_COMM_FILE_AUTHOR_H
 
@@ -87,8 +86,7 @@ wf_status wf_file_commit(const char *temporary, const char *path) WF_NODISCARD;
 
 /* Adds `bytes` at `offset` of a file to the sums of its blocks of WF_FILE_BLOCK bytes, one number a block: sums[0] is
  * that of block `first`. Sums of parts of a block add up to that of the block, in any order and wherever it is split,
- * so several ranks may write one block. Any change of one byte, and all but about one in 2^32 of others, change a sum.
- */
+ * so several ranks may write one block. A change of one byte, and all but one in 2^32 of others, change a sum. */
 void wf_file_sums(uint64_t *sums, int64_t first, int64_t offset, const void *data, int64_t bytes);
 
 #ifdef __cplusplus

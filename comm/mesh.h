@@ -1,8 +1,7 @@
 /* The mesh: a communicator's ranks arranged along named axes, the ways in which work is split.
  *
  * Ranks are numbered with data slowest, then stage, channel, depth, height, and width fastest, so that neighbours in
- * space are neighbours in rank (and mostly on one node).
- */
+ * space are neighbours in rank (and mostly on one node). */
 #ifndef WF_COMM_MESH_H
 #define WF_COMM_MESH_H
 

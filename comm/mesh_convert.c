@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-/* --- shard bounds that only the ranks themselves know ----------------------------------------------------------------
- */
+/* --- shard bounds that only the ranks themselves know ------------------------------------------------------------- */
 
 static wf_status bounds_from(const wf_mesh *mesh, wf_axis axis, const int64_t *parts, int64_t length, int64_t *bounds)
 {
@@ -59,8 +58,7 @@ wf_status wf_layout_complete(wf_layout *layout, unsigned axes)
     return WF_OK;
 }
 
-/* --- one mesh ------------------------------------------------------------------------------------------------------
- */
+/* --- one mesh ----------------------------------------------------------------------------------------------------- */
 
 static bool is_cut(const wf_layout *layout, int axis)
 {
@@ -82,8 +80,7 @@ static wf_range *add_axis(const wf_layout *layout, int axis, wf_regions *regions
     return range;
 }
 
-/* An axis that cuts both in the same way moves nothing: each of its ranks has a plan of its own, in local coordinates.
- */
+/* An axis that cuts both in the same way moves nothing: each of its ranks has its own plan, in local coordinates. */
 static void regions_of(const wf_layout *from, const wf_layout *to, wf_regions *have, wf_regions *need, wf_range *range)
 {
     have->global = need->global = from->global;
@@ -116,8 +113,7 @@ static wf_exchange *between_axes(const wf_layout *from, const wf_layout *to, wf_
     return exchange;
 }
 
-/* --- two meshes ----------------------------------------------------------------------------------------------------
- */
+/* --- two meshes --------------------------------------------------------------------------------------------------- */
 
 /* The set of axes of `mesh` whose communicator `part` is; all axes for the whole. False if it is none. */
 static bool find_axes(const wf_mesh *mesh, const wf_comm *part, unsigned *axes)
@@ -196,8 +192,7 @@ wf_exchange *wf_mesh_exchange_layouts(const wf_layout *from, const wf_layout *to
     return between_meshes(from, to, dtype, order);
 }
 
-/* --- tensors -------------------------------------------------------------------------------------------------------
- */
+/* --- tensors ------------------------------------------------------------------------------------------------------ */
 
 /* That a value without a layout has another shape here may be so on this rank alone. */
 static wf_status whole_of(const wf_tensor *x, const wf_layout *target, wf_layout *from)

@@ -29,8 +29,7 @@ static wf_exchange *keep(const wf_mesh *mesh, const int64_t *key, int64_t words,
     return entry->exchange = exchange;
 }
 
-/* --- between boxes of all ranks ------------------------------------------------------------------------------------
- */
+/* --- between boxes of all ranks ----------------------------------------------------------------------------------- */
 
 static int64_t *write_boxes(int64_t *key, int size, const wf_box *box)
 {
@@ -66,8 +65,7 @@ wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, con
     return exchange;
 }
 
-/* --- between regions -----------------------------------------------------------------------------------------------
- */
+/* --- between regions ---------------------------------------------------------------------------------------------- */
 
 static unsigned axes_of(const wf_regions *regions)
 {

@@ -2,8 +2,7 @@
  *
  * In host memory they go by the transport's messages on every device, and the receiver waits. An outbox that connects
  * the ranks natively moves tensors from device to device on the transport's stream, while the context's stream
- * computes; then types and shapes alone go through the host, also while a step is captured.
- */
+ * computes; then types and shapes alone go through the host, also while a step is captured. */
 #ifndef WF_COMM_OUTBOX_AUTHOR_H
 #define WF_COMM_OUTBOX_AUTHOR_H
 

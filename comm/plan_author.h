@@ -6,8 +6,7 @@
  *
  * Every piece is intersected with every have, so halos wider than a neighbour, empty boxes and uneven blocks are no
  * special cases. Where several ranks have an element (replicas), it comes from the needing rank itself if that has it,
- * else from the first owner after it in cyclic order. Making a plan costs a look at all boxes, and its own pieces.
- */
+ * else from the first owner after it in cyclic order. Making a plan costs a look at all boxes, and its own pieces. */
 #ifndef WF_COMM_PLAN_AUTHOR_H
 #define WF_COMM_PLAN_AUTHOR_H
 

@@ -80,8 +80,7 @@ typedef struct wf_trace {
  * are 1. Writes into text and returns it. */
 const char *wf_rank_numbers(int world, int own, char text[WF_RANK_TEXT]);
 /* wf_rank_numbers for rank `own` of a communicator whose rank r is rank world_rank[r] of the world; NULL: of the world
- * itself.
- */
+ * itself. */
 const char *wf_rank_listed(const int32_t *world_rank, int own, char text[WF_RANK_TEXT]);
 /* wf_rank_listed into memory that lasts as long as the enclosing block: for the arguments of one message. */
 #define WF_RANK_LISTED(world_rank, own) wf_rank_listed(world_rank, own, (char[WF_RANK_TEXT]){0})

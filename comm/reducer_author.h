@@ -1,7 +1,6 @@
 /* Reducers: how the gradients of one step are summed over the ranks, by name. A reducer is a function that adds steps
  * to a schedule (comm/engine/builder_author.h); comm/engine/build_reducers.c has those of the library, of 5 to 30
- * lines each, and examples/quantized.c is one that a program brings along.
- */
+ * lines each, and examples/quantized.c is one that a program brings along. */
 #ifndef WF_COMM_REDUCER_AUTHOR_H
 #define WF_COMM_REDUCER_AUTHOR_H
 

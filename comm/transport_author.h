@@ -10,8 +10,7 @@
  * memory here, which is what such an MPI does inside. wf-doctor prints what MPI says of itself.
  *
  * A native transport moves device memory from GPU to GPU, by calls that match by their order alone. A build has at most
- * one, beside MPI: records, notices and metadata are messages of the host.
- */
+ * one, beside MPI: records, notices and metadata are messages of the host. */
 #ifndef WF_COMM_TRANSPORT_AUTHOR_H
 #define WF_COMM_TRANSPORT_AUTHOR_H
 

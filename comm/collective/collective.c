@@ -1,4 +1,4 @@
-/* Collectives on a tensor, or on vectors in device memory, of equal shape on all ranks: broadcast, sums, barrier. Each
+/* Collectives on a tensor of equal shape on all ranks, and on vectors in device memory: broadcast, sums, barrier. Each
  * checks its arguments, describes the call, and passes it through the door (door.c). */
 #include "comm/collective/collective_impl.h"
 
@@ -71,39 +71,11 @@ wf_status wf_reduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_o
     return wf_comm_run(comm, check_reduce(comm, x, y, op, root), &call);
 }
 
-static wf_status check_vectors(const void *x, const void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
-{
-    WF_TRY(wf_check_op(op));
-    WF_CHECK(wf_dtype_size(dtype) > 0, WF_ERR_DTYPE, "%d is no type", (int)dtype);
-    WF_CHECK(count >= 0, WF_ERR_ARGUMENT, "count %lld is negative", (long long)count);
-    WF_CHECK(count == 0 || (x && y), WF_ERR_ARGUMENT, "x or y is NULL, and count is %lld", (long long)count);
-    return WF_OK;
-}
-
-wf_status wf_allreduce_raw(wf_comm *comm, const void *x, void *y, int64_t count, wf_dtype dtype, wf_reduce_op op)
-{
-    WF_NEED(comm);
-    const wf_call call = {.operation = WF_CALL_ALLREDUCE,
-                          .name = "allreduce_raw",
-                          .op = op,
-                          .dtype = dtype,
-                          .count = count,
-                          .in = x,
-                          .out = y,
-                          .device = true};
-    return wf_comm_run(comm, check_vectors(x, y, count, dtype, op), &call);
-}
-
 wf_status wf_allgather_raw(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
     WF_NEED(comm);
-    const wf_call call = {.operation = WF_CALL_ALLGATHER,
-                          .name = "allgather_raw",
-                          .dtype = WF_U8,
-                          .count = (int64_t)bytes,
-                          .in = mine,
-                          .out = all,
-                          .device = true};
+    wf_call call = wf_call_of_bytes(WF_CALL_ALLGATHER, "allgather_raw", mine, all, bytes, 0);
+    call.device = true;
     return wf_comm_run(comm, wf_check_gathered(mine, bytes, all), &call);
 }
 

@@ -65,15 +65,16 @@ wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call) WF_NODISCARD;
 /* Sends slot.out to and receives slot.in from every rank that has one; for this rank itself copies. The sender's type
  * and shape come first and must be those of slot.in. */
 wf_status wf_peer_call_exchange(wf_peer_call *c) WF_NODISCARD;
-/* Fills the slots with metadata, for wf_peer_call_run: bytes[r] of x[r] go to rank r from the root, y_bytes to y. */
-void wf_peer_call_scatter(wf_peer_call *c, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
-                          int root);
+/* Fills a slot with metadata, for wf_peer_call_run: `out` bytes of x go to the rank, and `in` come to y; -1: none. */
+void wf_peer_call_bytes(wf_peer_call *c, int rank, const void *x, int64_t out, void *y, int64_t in);
 /* Begins to send a frame and `bytes` behind it to one rank. */
 wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
                             wf_engine_call *flight) WF_NODISCARD;
 /* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it;
  * natively: if it is long and its sender does so. */
 wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;
+/* Returns how many bytes come. */
+wf_status wf_peer_call_look_bytes(wf_comm *comm, int from, size_t *bytes) WF_NODISCARD;
 /* Returns the elements as a new tensor. */
 wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
 wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, wf_way way) WF_NODISCARD;
@@ -108,6 +109,8 @@ wf_status wf_native_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_N
 /* Runs a call to its end: enters it, moves its memory, waits, and ends it; `checked` is what the caller found of its
  * arguments, and an error there ends the call before it begins. Collective. */
 wf_status wf_comm_run(wf_comm *comm, wf_status checked, const wf_call *call) WF_NODISCARD;
+/* Describes a call on vectors of bytes. */
+wf_call wf_call_of_bytes(wf_operation operation, const char *name, const void *in, void *out, size_t bytes, int root);
 /* Checks the vectors of an all-gather. */
 wf_status wf_check_gathered(const void *mine, size_t bytes, const void *all) WF_NODISCARD;
 

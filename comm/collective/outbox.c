@@ -223,14 +223,12 @@ wf_tensor *wf_outbox_receive(wf_comm *comm, int from)
 
 static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
 {
-    wf_dtype dtype;
-    wf_shape shape;
+    size_t sent;
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_call_look(comm, from, &dtype, &shape));
-    WF_CHECK(dtype == WF_U8 && shape.rank == 1 && shape.dim[0] == (int64_t)bytes, WF_ERR_COMM,
-             "rank %s sent %lld elements of %s where %zu bytes are expected", WF_RANK(comm, from),
-             (long long)wf_shape_count(shape), wf_dtype_name(dtype), bytes);
+    WF_TRY(wf_peer_call_look_bytes(comm, from, &sent));
+    WF_CHECK(sent == bytes, WF_ERR_COMM, "rank %s sent %zu bytes where %zu are expected", WF_RANK(comm, from), sent,
+             bytes);
     return wf_coll_receive(comm, data, bytes, from);
 }
 

@@ -70,8 +70,7 @@ static transfer *transfer_of(wf_outbox *outbox, const wf_tensor *x, int peer, bo
     return NULL;
 }
 
-/* --- launches -------------------------------------------------------------------------------------------------------
- */
+/* --- launches ----------------------------------------------------------------------------------------------------- */
 
 static wf_status put_in(wf_comm *comm, const transfer *t)
 {
@@ -146,8 +145,7 @@ wf_status wf_outbox_group_end(wf_outbox *outbox)
     return wf_guard_end(outbox->comm, "send", group_end(outbox));
 }
 
-/* --- the two ends ---------------------------------------------------------------------------------------------------
- */
+/* --- the two ends ------------------------------------------------------------------------------------------------- */
 
 static wf_status post_tensor(wf_outbox *outbox, const wf_tensor *x, int to)
 {
@@ -184,8 +182,7 @@ wf_tensor *wf_outbox_expect(wf_outbox *outbox, int from)
     return wf_error_null();
 }
 
-/* --- their ends on the device ---------------------------------------------------------------------------------------
- */
+/* --- their ends on the device ------------------------------------------------------------------------------------- */
 
 static wf_status arrive(wf_outbox *outbox, transfer *t)
 {

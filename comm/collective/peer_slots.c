@@ -153,8 +153,7 @@ static void free_buffers(wf_peer_call *c)
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 
-/* Runs a call with frames, which are in the engine's order: to the next rank first, from the one before this one first.
- */
+/* Runs a call with frames, which are in the engine's order: to the next rank first, from the previous one first. */
 static wf_status run_lists(wf_peer_call *c, wf_call *call, int tag)
 {
     wf_comm *comm = c->comm;
@@ -238,11 +237,6 @@ wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *da
     return wf_engine_begin(comm, &call, c->in, c->out, flight);
 }
 
-static wf_status agree_shapes(wf_peer_call *c)
-{
-    return move_lists(c, false);
-}
-
 static wf_status reduce_parts(wf_peer_call *c, wf_dtype dtype, wf_reduce_op op)
 {
     const wf_comm *comm = c->comm;
@@ -257,32 +251,30 @@ static wf_status reduce_parts(wf_peer_call *c, wf_dtype dtype, wf_reduce_op op)
     return run_lists(c, &call, comm->call.tag);
 }
 
-void wf_peer_call_scatter(wf_peer_call *c, const void *const *x, const size_t *bytes, void *y, size_t y_bytes, int root)
+void wf_peer_call_bytes(wf_peer_call *c, int rank, const void *x, int64_t out, void *y, int64_t in)
 {
-    const wf_comm *comm = c->comm;
-    const int own = comm->rank;
-    for (int r = 0; r < comm->size; r++) {
-        const bool goes = own == root && r != root;
-        c->part[r] = goes ? (int64_t)bytes[r] : -1;
-        c->part[comm->size + r] = r == root && own != root ? (int64_t)y_bytes : -1;
-        c->in[r] = goes ? x[r] : NULL;
-    }
-    for (int step = 1; own == root && step < comm->size; step++)
-        c->frame_out[step - 1] =
-            (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes[(own + step) % comm->size]}};
-    /* The root sends itself no message. */
-    if (own == root && y_bytes > 0)
-        memcpy(y, x[root], y_bytes);
-    c->out[root] = y;
-    c->slot[root].bytes = y_bytes;
+    const bool other = rank != c->comm->rank;
+    c->part[rank] = other ? out : -1;
+    c->part[c->comm->size + rank] = other ? in : -1;
+    c->in[rank] = x;
+    c->out[rank] = y;
+    c->slot[rank].bytes = (size_t)in;
+    /* A rank sends itself no message. */
+    if (!other && out > 0 && in == out)
+        memcpy(y, x, (size_t)out);
 }
 
-static wf_status run_scatter(wf_peer_call *c)
+static wf_status run_bytes(wf_peer_call *c)
 {
     const int size = c->comm->size;
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_bytes};
-    for (int r = 0; r < size; r++)
+    wf_frame *frame = c->frame_out;
+    for (int step = 0; step < size; step++) {
+        const int r = (c->comm->rank + step) % size;
         call.count += c->part[r] + 3 * c->part[size + r];
+        if (c->part[r] >= 0)
+            *frame++ = (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {c->part[r]}};
+    }
     return run_lists(c, &call, c->comm->call.tag);
 }
 
@@ -294,6 +286,18 @@ wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *
     WF_TRY(wf_coll_receive(comm, frame, sizeof *frame, from));
     WF_TRY(shape_of(comm, frame, from, shape));
     *dtype = (wf_dtype)frame->dtype;
+    return WF_OK;
+}
+
+wf_status wf_peer_call_look_bytes(wf_comm *comm, int from, size_t *bytes)
+{
+    wf_dtype dtype;
+    wf_shape shape;
+    char text[WF_SHAPE_TEXT];
+    WF_TRY(wf_peer_call_look(comm, from, &dtype, &shape));
+    WF_CHECK(dtype == WF_U8 && shape.rank == 1, WF_ERR_COMM, "rank %s sent %s %.120s where bytes are expected",
+             WF_RANK(comm, from), wf_dtype_name(dtype), wf_shape_text(shape, text));
+    *bytes = (size_t)shape.dim[0];
     return WF_OK;
 }
 
@@ -356,7 +360,7 @@ static wf_status exchange(wf_peer_call *c)
 static wf_status allgather_natively(wf_peer_call *c)
 {
     WF_TRY(prepare_buffers(c));
-    WF_TRY(agree_shapes(c));
+    WF_TRY(move_lists(c, false));
     WF_TRY(wf_native_gather_slots(c, &c->slot[c->comm->rank == 0 ? 1 : 0].buffer_out)); /* x goes to all */
     return store_all(c);
 }
@@ -365,7 +369,7 @@ static wf_status allgather_natively(wf_peer_call *c)
  * or write beside the array. */
 static wf_status reduce_natively(wf_peer_call *c, wf_dtype dtype, wf_reduce_op op)
 {
-    WF_TRY(agree_shapes(c));
+    WF_TRY(move_lists(c, false));
     return wf_native_reduce_slots(c, dtype, op);
 }
 
@@ -391,7 +395,7 @@ wf_status wf_peer_call_exchange(wf_peer_call *c)
 static wf_status run_kind(wf_peer_call *c, const wf_call *call)
 {
     if (c->way == WF_WAY_BYTES)
-        return run_scatter(c);
+        return run_bytes(c);
     if (call->operation == WF_CALL_REDUCE_SCATTER)
         return reduce_scatter(c, call);
     return c->same && c->comm->size > 1 && wf_call_stays(wf_engine_agreed(c->comm), call) ? allgather_natively(c)

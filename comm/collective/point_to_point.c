@@ -70,3 +70,44 @@ wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)
     wf_tensor_free(y);
     return wf_error_null();
 }
+
+static wf_status send_bytes(wf_comm *comm, const void *data, size_t bytes, int to, int tag)
+{
+    const wf_frame frame = {.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}};
+    wf_engine_call flight = {0};
+    wf_status status;
+    WF_CHECK(data || bytes == 0, WF_ERR_ARGUMENT, "data is NULL, and bytes is %zu", bytes);
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_point(comm, "send_bytes", to, tag));
+    WF_TRY_OUT(wf_peer_call_post(comm, &frame, data, bytes, to, &flight));
+    WF_TRY_OUT(wf_engine_wait(comm, &flight));
+out:
+    wf_engine_end(comm, &flight, status);
+    return status;
+}
+
+wf_status wf_send_bytes(wf_comm *comm, const void *data, size_t bytes, int to, int tag)
+{
+    WF_NEED(comm);
+    return wf_guard_end(comm, "send_bytes", send_bytes(comm, data, bytes, to, tag));
+}
+
+static wf_status receive_bytes(wf_comm *comm, char **data, size_t *bytes, int from, int tag)
+{
+    WF_TRY(wf_comm_alive(comm));
+    WF_TRY(wf_guard_point(comm, "receive_bytes", from, tag));
+    WF_TRY(wf_peer_call_look_bytes(comm, from, bytes));
+    *data = wf_calloc(comm->shared->ctx, *bytes + 1, 1);
+    return *data ? wf_coll_receive(comm, *data, *bytes, from) : wf_error_code();
+}
+
+void *wf_receive_bytes(wf_comm *comm, size_t *bytes, int from, int tag)
+{
+    char *data = NULL;
+    WF_NEED_NULL(comm);
+    WF_NEED_NULL(bytes);
+    if (wf_guard_end(comm, "receive_bytes", receive_bytes(comm, &data, bytes, from, tag)) == WF_OK)
+        return data;
+    wf_comm_release(comm, data);
+    return wf_error_null();
+}

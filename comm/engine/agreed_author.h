@@ -2,8 +2,7 @@
  *
  * It is settled once, when the communicator is made, and does not change; schedules are pure functions of it, of the
  * rank and of the call. So the schedules that two ranks have made, each for itself, are parts of one plan, and any
- * process can make the schedules of all ranks.
- */
+ * process can make the schedules of all ranks. */
 #ifndef WF_COMM_ENGINE_AGREED_AUTHOR_H
 #define WF_COMM_ENGINE_AGREED_AUTHOR_H
 
@@ -63,8 +62,7 @@ static inline int wf_pair_slots(const wf_agreed *agreed, int rank)
 }
 
 /* Some of the ranks, in an order of their own: all of them; the members list[0..size); or member `column` of every
- * node.
- */
+ * node. */
 typedef struct wf_group {
     int size, place;     /* this rank's place in it; -1: it is not in it */
     const int32_t *list; /* NULL: rank i is member i */

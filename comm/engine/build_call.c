@@ -96,8 +96,7 @@ static void make_allgather(const making *m, size_t bytes)
     wf_build_allgather(m->b, &m->g, mine, bytes, all);
 }
 
-/* --- lists of tensors -----------------------------------------------------------------------------------------------
- */
+/* --- lists of tensors --------------------------------------------------------------------------------------------- */
 
 /* -1: nothing passes between these two; 0 is an empty tensor, whose frame still travels. */
 static int64_t part_of(const making *m, int from, int to)
@@ -169,8 +168,7 @@ static void make_parts(const making *m)
         combine_parts(m, in, parts.count_in);
 }
 
-/* --- all ------------------------------------------------------------------------------------------------------------
- */
+/* --- all ---------------------------------------------------------------------------------------------------------- */
 
 /* Elements [first, last) of a buffer, of which a sum knows whatever it needs. A buffer in device memory goes through
  * the host's, where the transport needs that. */

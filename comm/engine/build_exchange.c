@@ -49,8 +49,7 @@ static size_t piece_bytes(const exchange *e, const wf_piece *piece)
     return (size_t)wf_shape_count(wf_box_shape(piece->box)) * e->size;
 }
 
-/* --- sides and packets ----------------------------------------------------------------------------------------------
- */
+/* --- sides and packets -------------------------------------------------------------------------------------------- */
 
 static side side_of(const exchange *e, bool sends, const int64_t *stride)
 {
@@ -117,8 +116,7 @@ static wf_step_box step_box(const exchange *e, const side *s, const wf_piece *pi
     return at;
 }
 
-/* Returns true if a piece is one run of memory in the array of the side, in the order in which it travels, and where.
- */
+/* Returns true if a piece is one run of memory in the array of the side, in the order of travel, and where. */
 static bool lies_dense(const exchange *e, const side *s, const wf_piece *piece, wf_address *at)
 {
     int64_t dense[WF_MAX_RANK], offset = 0;
@@ -207,8 +205,7 @@ static void place_message(const exchange *e, const side *s, packet *p, bool may_
         p->data = buffer(e, p->bytes);
 }
 
-/* --- what goes ------------------------------------------------------------------------------------------------------
- */
+/* --- what goes ---------------------------------------------------------------------------------------------------- */
 
 /* The sender changes signs, so that what travels is what is unpacked. `part` is one of piece `of` of the side. */
 static wf_steps pack(const exchange *e, int64_t of, const wf_piece *part, wf_address to)
@@ -322,8 +319,7 @@ static void send_all(exchange *e)
     }
 }
 
-/* --- what comes -----------------------------------------------------------------------------------------------------
- */
+/* --- what comes --------------------------------------------------------------------------------------------------- */
 
 /* In reverse the bytes are to be added, so they cannot arrive in the array itself. */
 static void receive_messages(const exchange *e)
@@ -344,8 +340,7 @@ static void receive_messages(const exchange *e)
     }
 }
 
-/* What adds waits for the owner's wait, since the caller may add to the array meanwhile. `part` is one of piece `of`.
- */
+/* Adding waits for the owner's wait, since the caller may add to the array before. `part` is one of piece `of`. */
 static wf_steps unpack(const exchange *e, int64_t of, const wf_piece *part, wf_address from, wf_steps before)
 {
     if (e->shape->reversed) {

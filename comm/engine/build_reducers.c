@@ -1,6 +1,5 @@
 /* Reducers by name: how a flat buffer of gradients is summed over all ranks. Each is a function that adds steps, and a
- * line in the table at the end. Where the ranks of a node share no memory, all of them sum by messages among all ranks.
- */
+ * line in the table at the end. Where the ranks of a node share no memory, sums go by messages among all ranks. */
 #include "comm/engine/collectives_author.h"
 #include "comm/reducer_author.h"
 

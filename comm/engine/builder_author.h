@@ -1,8 +1,7 @@
 /* The builder of schedules, for authors of reducers and of collectives: functions that add steps, one after the other,
  * of what one rank does (comm/engine/schedule_author.h says what a schedule is). A step names memory by its operand and
  * the place in it, and waits for the steps that wf_after named; steps that do not wait for each other may run at the
- * same time or in any order.
- */
+ * same time or in any order. */
 #ifndef WF_COMM_ENGINE_BUILDER_AUTHOR_H
 #define WF_COMM_ENGINE_BUILDER_AUTHOR_H
 
@@ -135,8 +134,7 @@ wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype d
 wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds);
 wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
                          bool adds);
-/* Puts calls on the stream of the native transport, several as one group: over once they are there. A copy goes alone.
- */
+/* Puts calls on the stream of the native transport, several as one group: over once they are there; a copy alone. */
 wf_steps wf_add_native(wf_builder *b, const wf_native_part *part, int parts);
 /* Every element of the box becomes the value. */
 wf_steps wf_add_fill(wf_builder *b, wf_step_box box, wf_dtype dtype, wf_address to, double value);

@@ -7,8 +7,7 @@
 #include "comm/engine/algorithms_author.h"
 #include "comm/engine/schedule_author.h"
 
-/* --- build_tensors.c: lists of tensors, with their types and shapes ahead ------------------------------------------
- */
+/* --- build_tensors.c: lists of tensors, with their types and shapes ahead ----------------------------------------- */
 #define WF_FRAME_BYTES ((size_t)56)
 
 /* What goes to, or comes from, one member. The frame says what is in it, and travels ahead. */
@@ -29,8 +28,7 @@ typedef struct wf_parts {
 /* All messages of one call on tensors. */
 void wf_build_parts(wf_builder *b, const wf_group *group, const wf_parts *parts);
 
-/* --- build_exchange.c -----------------------------------------------------------------------------------------------
- */
+/* --- build_exchange.c --------------------------------------------------------------------------------------------- */
 /* Native: what begins a group of messages, ends it, and lets the device wait for it; NULL: nothing. */
 typedef struct wf_exchange_native {
     wf_step_function begin, end, join;
@@ -54,8 +52,7 @@ typedef struct wf_exchange_shape {
 } wf_exchange_shape;
 void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_shape *shape);
 
-/* --- build_call.c: whole calls, by name -----------------------------------------------------------------------------
- */
+/* --- build_call.c: whole calls, by name --------------------------------------------------------------------------- */
 /* A call (comm/call_author.h) as the schedule of one rank. What it costs: wf_call_price (comm/proof/proof_author.h). */
 
 /* --- build_native.c --- */

@@ -1,7 +1,6 @@
 /* A run: one schedule in progress on this rank. The owner binds its operands to memory and advances it until it is
  * done; nothing here waits, and nothing is allocated once the run exists. Who else has to be looked at between two
- * advances (control messages, time-outs, other runs) is the owner's business.
- */
+ * advances (control messages, time-outs, other runs) is the owner's business. */
 #ifndef WF_COMM_ENGINE_RUN_AUTHOR_H
 #define WF_COMM_ENGINE_RUN_AUTHOR_H
 

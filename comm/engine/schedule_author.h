@@ -10,8 +10,7 @@
  * runs them.
  *
  * Messages between two ranks match in the order of the schedule: the first send of rank 0 to rank 1 meets the first
- * receive of rank 1 from rank 0. A message is posted only after the previous one of its pair and direction.
- */
+ * receive of rank 1 from rank 0. A message is posted only after the previous one of its pair and direction. */
 #ifndef WF_COMM_ENGINE_SCHEDULE_AUTHOR_H
 #define WF_COMM_ENGINE_SCHEDULE_AUTHOR_H
 

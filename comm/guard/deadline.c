@@ -45,8 +45,7 @@ bool wf_deadline_notes(wf_deadline *deadline)
     return first;
 }
 
-/* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: it is not known to have.
- */
+/* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: not that is known. */
 static wf_status end_wait(wf_comm *comm, int64_t waited_ns, int peer, const char *left)
 {
     char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";

@@ -10,8 +10,7 @@
 /* Starts a collective: alive, numbered, announced to the neighbour. */
 wf_status wf_guard_enter(wf_comm *comm, const wf_call *call) WF_NODISCARD;
 /* Around a schedule of the call in progress. `synchronizes`: no rank ends it before messages, or flags of slots, say
- * that all have begun it (the tag, which is in both, holds the hash of the call); else the record of the call is sent.
- */
+ * that all have begun it (the tag, which is in both, holds the hash of the call); else its record is sent. */
 wf_status wf_guard_run_begin(wf_comm *comm, bool synchronizes) WF_NODISCARD;
 void wf_guard_run_end(wf_comm *comm, bool synchronizes);
 /* Waits until the left neighbour is known to do the same. */
@@ -74,8 +73,7 @@ void wf_control_sweep(void);
 
 /* This rank has seen that the communicator failed: tells the others, agrees on one error, and returns it. */
 wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
-/* The last error of this thread, which is this rank's alone; `refused`: it is why the next collective is not entered.
- */
+/* The last error of this thread, which only this rank has; `refused`: it is why the next collective is not entered. */
 wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused);
 /* Tells the other ranks that this program ends, and does not wait for them. */
 void wf_failure_leave(wf_comm *comm, int code);

@@ -6,8 +6,7 @@
 
 #include <stdlib.h>
 
-/* --- who meets a box ------------------------------------------------------------------------------------------------
- */
+/* --- who meets a box ---------------------------------------------------------------------------------------------- */
 
 /* Boxes of all ranks in the order of ranks, and over halves of halves of them the box around those that are not empty.
  * Ranks of a mesh that follow each other lie side by side, so a search for what meets a box leaves most halves out. */
@@ -76,8 +75,7 @@ static int64_t next(const tree *t, const wf_box *box, int64_t first, int64_t las
     return first < last ? search(t, 0, 0, t->size, box, first, last) : last;
 }
 
-/* --- pieces ---------------------------------------------------------------------------------------------------------
- */
+/* --- pieces ------------------------------------------------------------------------------------------------------- */
 
 static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t first, int64_t last, wf_pieces *left)
 {
@@ -89,8 +87,7 @@ static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t fi
 /* Appends what the rank of a need's piece receives of it from `owner`: what the owner has, but for what the ranks from
  * the needing one on up to the owner have, in cyclic order. So own data is copied and not sent, and copies of
  * replicated data are asked of different ranks; and sender and receiver find the same pieces, each without looking at
- * other owners.
- */
+ * other owners. */
 static wf_status add_pieces(const tree *have, const wf_piece *need, int owner, wf_pieces *left, wf_pieces *found,
                             int peer)
 {

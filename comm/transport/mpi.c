@@ -1,6 +1,5 @@
 /* The transport over MPI messages, between any two ranks. Steps of schedules come from comm/engine/progress.c, what is
- * agreed before calls of MPI that block from comm/guard/commit.c. All calls return at once, and errors come as codes.
- */
+ * agreed before calls of MPI that block from comm/guard/commit.c. Calls return at once, and errors come as codes. */
 #include "comm/transport/transport_impl.h"
 
 #include <string.h>

@@ -57,7 +57,7 @@ weft_test(comm_lost WRAPS LEVEL comm RANKS 2 ENVIRONMENT TEST_TIMEOUT_MS=1500 TE
 target_link_options(comm_lost PRIVATE -Wl,--wrap=MPI_Cancel)
 weft_test(comm_leaves LEVEL comm RANKS 2 4)
 weft_test(outbox LEVEL comm RANKS 2 3 ENVIRONMENT ${small_chunks})
-weft_test(comm_chunks LEVEL comm RANKS 2 3 ENVIRONMENT ${small_chunks})
+weft_test(comm_chunks LEVEL comm RANKS 1 2 3 4 ENVIRONMENT ${small_chunks})
 weft_test(sum_bits LEVEL comm RANKS 3 4)
 
 # What ranks do in shared memory, by threads under ThreadSanitizer: these files are compiled for it, with the test's own

@@ -1,6 +1,7 @@
 /* Lengths around the transport's limit, at which a message is cut, and around that of short sums: run with a small
- * WEFT_CHUNK_BYTES. */
+ * WEFT_CHUNK_BYTES. Also bytes whose length the receiver does not know. */
 #include "core/config_author.h"
+#include "tests/comm/comm_cases.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
 
@@ -51,7 +52,8 @@ static void bytes(void)
         unsigned char *data = malloc(n), *all = malloc((size_t)size * n);
         const void *x[64];
         size_t part[64];
-        for (int root = 0; root < size; root += size - 1) {
+        void *gathered = NULL;
+        for (int root = 0; root<size; root += size> 1 ? size - 1 : 1) {
             poison(data, root, n);
             if (rank == root)
                 fill(data, root, n);
@@ -70,8 +72,118 @@ static void bytes(void)
         poison(data, rank, n);
         WF_EXPECT_OK(wf_scatter_bytes(comm, x, part, data, n, size - 1));
         expect_bytes(data, rank, n, "scatter_bytes");
+        WF_EXPECT_OK(wf_gather_bytes(comm, data, n, part, &gathered, size - 1));
+        for (int r = 0; r < size && rank == size - 1; r++)
+            expect_bytes((unsigned char *)gathered + (size_t)r * n, r, n, "gather_bytes");
+        free(gathered);
         free(data);
         free(all);
+    }
+}
+
+/* None, one, a few, and more than a megabyte: in turn of each rank. */
+static size_t uneven_length(int from, int round)
+{
+    static const size_t lengths[] = {0, 1, 300, 1500001};
+    return lengths[(from + round) % 4];
+}
+
+static void gathers_uneven_bytes(void)
+{
+    unsigned char *mine = malloc(1500001);
+    fill(mine, rank, 1500001);
+    for (int round = 0; round < 4; round++) {
+        const int root = round % size;
+        size_t lengths[64];
+        void *all = &all;
+        WF_EXPECT_OK(wf_gather_bytes(comm, mine, uneven_length(rank, round), lengths, &all, root));
+        const unsigned char *at = rank == root ? all : NULL;
+        for (int r = 0; r < size; r++) {
+            WF_EXPECT(lengths[r] == uneven_length(r, round), "%zu bytes of rank %d", lengths[r], r);
+            if (rank != root)
+                continue;
+            expect_bytes(at, r, lengths[r], "gather_bytes");
+            at += lengths[r];
+        }
+        WF_EXPECT(rank == root ? !*at : all == &all, "no NUL at the end, or a buffer on another rank");
+        free(rank == root ? all : NULL);
+    }
+    free(mine);
+}
+
+/* Each rank to the next one, round by round: the receiver is told nothing. */
+static void sends_uneven_bytes(void)
+{
+    unsigned char *data = malloc(1500001);
+    fill(data, rank, 1500001);
+    for (int round = 0; size > 1 && round < 4 * size; round++) {
+        const int from = round % size, to = (from + 1) % size;
+        const size_t n = uneven_length(from, round / size);
+        if (rank == from)
+            WF_EXPECT_OK(wf_send_bytes(comm, n > 0 ? data : NULL, n, to, 5));
+        if (rank != to)
+            continue;
+        size_t came = 77;
+        unsigned char *got = wf_receive_bytes(comm, &came, from, 5);
+        WF_EXPECT(got && came == n && !got[n], "%zu bytes, should be %zu", came, n);
+        expect_bytes(got, from, n, "receive_bytes");
+        free(got);
+    }
+    free(data);
+}
+
+/* A call may have ended before the failure; then the next one fails. */
+static wf_status at_the_latest_now(wf_comm *part, wf_status status)
+{
+    return status == WF_OK ? wf_barrier(part) : status;
+}
+
+/* A tensor where bytes are expected, and bytes where a tensor is. */
+static void bytes_for_tensors(void)
+{
+    for (int i = 0; size > 1 && i < 2; i++) {
+        wf_comm *part = wf_comm_split(comm, 0, 0);
+        wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(2));
+        size_t n;
+        WF_EXPECT_OK(wf_tensor_fill(x, 1));
+        wf_status status = WF_OK;
+        if (rank == 0)
+            status = i == 0 ? wf_send(part, x, 1, 5) : wf_send_bytes(part, "abc", 3, 1, 5);
+        else if (rank == 1)
+            status = i == 1 ? wf_recv(part, x, 0, 5) : wf_receive_bytes(part, &n, 0, 5) ? WF_OK : wf_error_code();
+        expect_same_error(comm, at_the_latest_now(part, status), WF_ERR_COMM,
+                          i == 0 ? "rank 0 sent f32 [2] where bytes are expected"
+                                 : "rank 0 sent u8 [3] where f32 [2] is expected",
+                          i == 0 ? "receive_bytes" : "recv", 0);
+        wf_tensor_free(x);
+        WF_EXPECT_OK(wf_comm_close(part));
+    }
+}
+
+/* All ranks give no memory, name themselves or no rank, or, one of them, no place for what comes. */
+static void wrong_arguments(void)
+{
+    static const char *const says[] = {"data is NULL, and bytes is 3",
+                                       "this rank itself",
+                                       "data is NULL, and bytes is 3",
+                                       "all is NULL",
+                                       "root",
+                                       "this rank itself"};
+    for (int i = 0; i < 6; i++) {
+        size_t n = 0, lengths[64];
+        void *all = NULL;
+        wf_comm *part = wf_comm_split(comm, 0, 0);
+        const wf_status status = i == 0   ? wf_send_bytes(part, NULL, 3, (rank + 1) % size, 0)
+                                 : i == 1 ? wf_send_bytes(part, "a", 1, rank, 0)
+                                 : i == 2 ? wf_gather_bytes(part, NULL, 3, lengths, &all, 0)
+                                 : i == 3 ? wf_gather_bytes(part, "a", 1, lengths, rank == 0 ? NULL : &all, 0)
+                                 : i == 4 ? wf_gather_bytes(part, "a", 1, lengths, &all, size)
+                                 : wf_receive_bytes(part, &n, rank, 0) ? WF_OK
+                                                                       : wf_error_code();
+        WF_EXPECT(at_the_latest_now(part, status) == WF_ERR_ARGUMENT && !all && strstr(wf_error_message(), says[i]),
+                  "argument %d: %s", i, wf_error_message());
+        wf_error_clear();
+        WF_EXPECT_OK(wf_comm_close(part));
     }
 }
 
@@ -95,7 +207,7 @@ static void expect_tensor(const wf_tensor *y, int from, size_t n, const char *wh
 static void tensors(void)
 {
     const int to = (rank + 1) % size, from = (rank + size - 1) % size;
-    for (int l = 0; l < LENGTHS; l++) {
+    for (int l = 0; size > 1 && l < LENGTHS; l++) {
         const size_t n = length_of(l);
         wf_tensor *x = tensor_of(rank, n, fill), *y = tensor_of(from, n, poison), *all[64];
         for (int r = 0; r < size; r++)
@@ -145,8 +257,15 @@ static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
         return 1;
-    return ranks_close(
-        test_main(argc, argv, (test_case[]){{"bytes", bytes}, {"tensors", tensors}, {"sums", sums}, {0}}));
+    return ranks_close(test_main(argc, argv,
+                                 (test_case[]){{"bytes", bytes},
+                                               {"gathers_uneven_bytes", gathers_uneven_bytes},
+                                               {"sends_uneven_bytes", sends_uneven_bytes},
+                                               {"bytes_for_tensors", bytes_for_tensors},
+                                               {"wrong_arguments", wrong_arguments},
+                                               {"tensors", tensors},
+                                               {"sums", sums},
+                                               {0}}));
 }
 
 int main(int argc, char **argv)

@@ -73,6 +73,15 @@ static wf_status scatter_bytes(wf_comm *c)
     return wf_scatter_bytes(c, from, bytes, &to, 1, 0);
 }
 
+static wf_status gather_bytes(wf_comm *c)
+{
+    size_t lengths[MOST];
+    void *all = NULL;
+    const wf_status status = wf_gather_bytes(c, "12", (size_t)rank % 3, lengths, &all, 0);
+    free(all);
+    return status;
+}
+
 static wf_status agree(wf_comm *c)
 {
     return wf_agree_status(c, WF_OK);
@@ -117,6 +126,7 @@ static const struct {
              {"sendrecv", around},
              {"allgather_bytes", allgather_bytes},
              {"scatter_bytes", scatter_bytes},
+             {"gather_bytes", gather_bytes},
              {"agree_status", agree},
              {"gradients", gradients},
              {"background sum", background}};
