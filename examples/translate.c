@@ -1,4 +1,5 @@
-/* Messages of programs, translated byte by byte: two LSTMs learn it from the catalogues that every Debian has.
+/* Messages of programs, translated in pieces of words: LSTMs with attention or a transformer
+ * (examples/models/seq2seq.h) learn it from the catalogues that every Debian has.
  *
  *     mpirun -np 2 translate --language de                      (each rank takes half of every batch)
  *     mpirun -np 2 translate --language de --parallel model     (the encoder on one rank, the decoder on the other)
@@ -9,65 +10,95 @@
 #include "examples/bleu.h"
 #include "examples/common.h"
 #include "examples/models/seq2seq.h"
+#include "examples/pieces.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { IGNORED = 255, SHOWN = 5, MOST_BYTES = 1024 };
+enum { IGNORED = -1, SHOWN = 5, MOST_BYTES = 256, POOLED = 16 };
 
 typedef struct settings {
-    const char *communicator, *parallel, *language, *data;
-    int64_t batch, steps, hidden, features, levels, most, tests, every, seed;
-    double lr;
+    const char *communicator, *parallel, *model, *language, *data, *compute;
+    int64_t batch, steps, features, levels, pieces, most, tests, every, tests_every, seed;
+    double lr, smoothing;
 } settings;
 
 static settings read_settings(int argc, char **argv)
 {
     settings s = {.communicator = "auto",
                   .parallel = "data",
+                  .model = "lstm",
                   .language = "de",
                   .batch = 128,
                   .steps = 4000,
-                  .hidden = 256,
-                  .features = 64,
-                  .levels = 2,
+                  .features = 256,
+                  .levels = 1,
+                  .pieces = 4000,
                   .most = 40,
                   .tests = 500,
                   .every = 50,
-                  .lr = 2e-3};
+                  .lr = 1e-3,
+                  .smoothing = 0.1};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, flat, hierarchical, ...", .text = &s.communicator},
         {"parallel", "HOW", "data: parts of a batch; model: encoder and decoder on two ranks", .text = &s.parallel},
+        {"model", "NAME", "lstm or transformer", .text = &s.model},
         {"language", "NAME", "of the translations: de, fr, ...", .text = &s.language},
         {"data", "PATH", "folder of message catalogues (*.mo), else the system's", .text = &s.data},
-        {"batch", "N", "sentences in a step, of all ranks", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"batch", "N", "sentences in a step, of all ranks", .number = &s.batch, .most = 4096, .least = 1},
         {"steps", "N", "steps of training", .number = &s.steps, .most = EXAMPLE_MOST_COUNT, .least = 1},
-        {"hidden", "N", "features of the state", .number = &s.hidden, .most = EXAMPLE_MOST_SIZE, .least = 1},
-        {"features", "N", "features of a byte", .number = &s.features, .most = EXAMPLE_MOST_SIZE, .least = 1},
-        {"levels", "N", "levels of either LSTM", .number = &s.levels, .most = 64, .least = 1},
+        {"features", "N", "features of a piece, even", .number = &s.features, .most = EXAMPLE_MOST_SIZE, .least = 2},
+        {"levels", "N", "levels of the encoder, and of the decoder", .number = &s.levels, .most = 64, .least = 1},
+        {"pieces", "N", "pieces of words", .number = &s.pieces, .most = PIECES_MOST, .least = PIECES_LEAST},
         {"most", "N", "bytes of the longest sentence", .number = &s.most, .most = MOST_BYTES - 1, .least = 4},
         {"tests", "N", "sentences that are translated in the end", .number = &s.tests, .most = EXAMPLE_MOST_SIZE},
+        {"test-every", "N", "steps between two translations of them; 0: in the end", .number = &s.tests_every,
+         .most = EXAMPLE_MOST_COUNT},
         {"log-every", "N", "steps between two lines", .number = &s.every, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"lr", "X", "learning rate", .real = &s.lr},
+        {"smoothing", "X", "part of a target that all pieces share", .real = &s.smoothing},
         {"seed", "N", "of all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
+        EXAMPLE_COMPUTE(&s.compute),
         {0}};
-    example_options(argc, argv, "Learns to translate the messages of programs, a byte at a time.", table);
+    example_options(argc, argv, "Learns to translate the messages of programs, in pieces of words.", table);
     return s;
 }
 
 /* --- the model ---------------------------------------------------------------------------------------------------- */
+
+typedef struct sentence {
+    char text[MOST_BYTES];
+    int32_t piece[MOST_BYTES];
+    int64_t length; /* in pieces */
+} sentence;
+
+/* A message and its translation. */
+typedef struct pair {
+    sentence side[2];
+} pair;
+
+/* Pairs of POOLED batches, by length, so that the sentences of a batch need little padding. */
+typedef struct pool {
+    pair *pairs;
+    pair **sorted;
+    int64_t count, batches, given;
+} pool;
 
 typedef struct training {
     const settings *s;
     wf_comm *comm;
     wf_ctx *ctx;
     int rank, size;
-    bool cut;                    /* the decoder is on rank 0, which prints, the encoder on rank 1 */
+    bool cut; /* the decoder is on rank 0, which prints, the encoder on rank 1 */
+    pieces *pieces;
     wf_layer *model;             /* owns the two */
     wf_layer *encoder, *decoder; /* NULL where another rank has it */
     wf_optim *optim;
     wf_tape *tape;
-    wf_iter *batches;
+    wf_iter *pools;
+    pool pool;
+    double begun;
 } training;
 
 static void check_parallel(wf_comm *comm, const settings *s)
@@ -75,6 +106,12 @@ static void check_parallel(wf_comm *comm, const settings *s)
     char complaint[256] = "";
     if (strcmp(s->parallel, "data") != 0 && strcmp(s->parallel, "model") != 0)
         snprintf(complaint, sizeof complaint, "--parallel %s: should be data or model", s->parallel);
+    else if (strcmp(s->model, "lstm") != 0 && strcmp(s->model, "transformer") != 0)
+        snprintf(complaint, sizeof complaint, "--model %s: should be lstm or transformer", s->model);
+    else if (s->features % 2 != 0)
+        snprintf(complaint, sizeof complaint, "--features %lld: should be even", (long long)s->features);
+    else if (s->smoothing >= 1)
+        snprintf(complaint, sizeof complaint, "--smoothing %g: should be below 1", s->smoothing);
     else if (strcmp(s->parallel, "model") == 0 && wf_comm_size(comm) != 2)
         snprintf(complaint, sizeof complaint, "--parallel model on %d ranks, should be 2", wf_comm_size(comm));
     example_agree(comm, *complaint ? complaint : NULL);
@@ -83,7 +120,11 @@ static void check_parallel(wf_comm *comm, const settings *s)
 /* Both halves in one model, or, as in ChainerMN's example, one half a rank: the state is what goes between them. */
 static void make_model(training *t)
 {
-    const seq2seq_opts o = {.features = t->s->features, .hidden = t->s->hidden, .levels = (int)t->s->levels};
+    const seq2seq_opts o = {.transformer = strcmp(t->s->model, "transformer") == 0,
+                            .symbols = pieces_count(t->pieces),
+                            .features = t->s->features,
+                            .levels = (int)t->s->levels,
+                            .most = t->s->most + 1};
     if (!t->cut) {
         t->model = wf_layer_named(seq2seq(t->ctx, o), "translate");
         t->encoder = wf_layer_child(t->model, "encoder");
@@ -95,16 +136,18 @@ static void make_model(training *t)
         t->encoder = seq2seq_encoder(t->ctx, o);
         WF_MUST(wf_multi_node_chain_add(t->model, (wf_component){.name = "encoder",
                                                                  .layer = t->encoder,
-                                                                 WF_FROM({.rank = WF_OUTSIDE, .name = "bytes"},
+                                                                 WF_FROM({.rank = WF_OUTSIDE, .name = "source"},
                                                                          {.rank = WF_OUTSIDE, .name = "lengths"}),
-                                                                 WF_TO({.rank = 0, .name = "state"})}));
+                                                                 WF_TO({.rank = 0, .name = "encoded"})}));
     } else {
         t->decoder = seq2seq_decoder(t->ctx, o);
         WF_MUST(wf_multi_node_chain_add(
-            t->model, (wf_component){.name = "decoder",
-                                     .layer = t->decoder,
-                                     WF_FROM({.rank = WF_OUTSIDE, .name = "bytes"}, {.rank = 1, .name = "state"}),
-                                     WF_TO({.rank = WF_OUTSIDE})}));
+            t->model,
+            (wf_component){.name = "decoder",
+                           .layer = t->decoder,
+                           WF_FROM({.rank = WF_OUTSIDE, .name = "before"}, {.rank = WF_OUTSIDE, .name = "source"},
+                                   {.rank = WF_OUTSIDE, .name = "lengths"}, {.rank = 1, .name = "encoded"}),
+                           WF_TO({.rank = WF_OUTSIDE})}));
     }
     WF_MUST(wf_multi_node_chain_connect(t->model));
 }
@@ -126,238 +169,326 @@ static wf_dataset *pairs_of(const training *t, wf_dataset_split split)
     return pairs;
 }
 
-/* --- batches ------------------------------------------------------------------------------------------------------ */
-
-/* Sentences [lo, hi) of a batch, as long as the longest of the whole batch, so that parts have one shape. */
-typedef struct sentences {
-    const uint8_t *pair; /* [n,2,most] */
-    int64_t most, lo, hi;
-    int64_t longest[2];
-} sentences;
-
-static const char *sentence_of(const sentences *b, int64_t i, int side)
+static void *room_of(int64_t bytes)
 {
-    return (const char *)b->pair + (2 * i + side) * b->most;
+    void *room = calloc((size_t)bytes + 1, 1);
+    if (!room)
+        example_abort("no memory for %lld bytes", (long long)bytes);
+    return room;
 }
 
-static sentences read_sentences(const uint8_t *pair, int64_t n, int64_t most, int part, int parts)
+/* Every rank learns the same pieces, from both languages at once: names then are the same pieces in both. */
+static void learn_pieces(training *t)
 {
-    sentences b = {.pair = pair, .most = most, .lo = n * part / parts, .hi = n * (part + 1) / parts, .longest = {1, 1}};
+    const int64_t most = t->s->most;
+    wf_dataset *pairs = pairs_of(t, WF_TRAIN_SET);
+    const int64_t n = wf_dataset_count(pairs);
+    char *text = room_of(2 * n * (most + 1));
+    const char **texts = room_of(2 * n * (int64_t)sizeof *texts);
+    uint8_t *raw = room_of(n * 2 * most);
+    wf_iter *all = wf_batches(pairs, (wf_batch_opts){.size = n, .raw = true});
+    wf_batch batch;
+    WF_MUST(wf_iter_next(all, &batch));
+    WF_MUST(wf_tensor_export(batch.x, raw, wf_tensor_bytes(batch.x)));
+    for (int64_t i = 0; i < 2 * n; i++)
+        texts[i] = memcpy(text + i * (most + 1), raw + i * most, (size_t)most);
+    t->pieces = pieces_learn(texts, 2 * n, (int)t->s->pieces);
+    if (!t->pieces)
+        example_abort("no memory for %lld pieces", (long long)t->s->pieces);
+    if (t->rank == 0)
+        printf("%lld messages to learn from, in %d pieces of words\n", (long long)n, pieces_count(t->pieces));
+    wf_iter_free(all);
+    free(raw);
+    free(texts);
+    free(text);
+}
+
+/* --- batches ------------------------------------------------------------------------------------------------------ */
+
+/* Pairs [lo, hi) of a batch, as long as the longest of the whole batch, so that parts have one shape. */
+typedef struct batch {
+    pair *const *pairs;
+    int64_t lo, hi;
+    int64_t longest[2];
+} batch;
+
+static void read_pairs(const training *t, const wf_batch *from, int64_t n, pair *pairs)
+{
+    const int64_t most = t->s->most;
+    uint8_t *raw = room_of((int64_t)wf_tensor_bytes(from->x));
+    WF_MUST(wf_tensor_export(from->x, raw, wf_tensor_bytes(from->x)));
+    for (int64_t i = 0; i < 2 * n; i++) {
+        sentence *s = &pairs[i / 2].side[i % 2];
+        memset(s->text, 0, sizeof s->text);
+        memcpy(s->text, raw + i * most, (size_t)most);
+        s->length = pieces_split(t->pieces, s->text, s->piece);
+    }
+    free(raw);
+}
+
+static batch take_part(const training *t, pair *const *pairs, int64_t n)
+{
+    const int part = t->cut ? 0 : t->rank, parts = t->cut ? 1 : t->size;
+    batch b = {.pairs = pairs, .lo = n * part / parts, .hi = n * (part + 1) / parts, .longest = {1, 1}};
     for (int64_t i = 0; i < n; i++)
         for (int side = 0; side < 2; side++) {
-            const int64_t length = (int64_t)strnlen(sentence_of(&b, i, side), (size_t)most);
+            const int64_t length = pairs[i]->side[side].length;
             b.longest[side] = length > b.longest[side] ? length : b.longest[side];
         }
     return b;
 }
 
-static wf_var *input_of(const training *t, wf_dtype dtype, wf_shape shape, void *host)
+/* By place where lengths are equal, since qsort need not keep their order. */
+static int compare_pairs(const void *a, const void *b)
 {
-    wf_tensor *x = wf_tensor_from_host(t->ctx, dtype, shape, host);
+    const pair *const x = *(pair *const *)a, *const y = *(pair *const *)b;
+    const int64_t nx = x->side[0].length + 2 * x->side[1].length, ny = y->side[0].length + 2 * y->side[1].length;
+    return nx != ny ? (nx > ny) - (nx < ny) : (x > y) - (x < y);
+}
+
+static void fill_pool(training *t)
+{
+    pool *p = &t->pool;
+    const int64_t most = t->s->batch * POOLED;
+    if (!p->pairs) {
+        p->pairs = room_of(most * (int64_t)sizeof *p->pairs);
+        p->sorted = room_of(most * (int64_t)sizeof *p->sorted);
+    }
+    wf_batch from;
+    WF_MUST(wf_iter_next(t->pools, &from));
+    read_pairs(t, &from, from.size, p->pairs);
+    for (int64_t i = 0; i < from.size; i++)
+        p->sorted[i] = &p->pairs[i];
+    qsort(p->sorted, (size_t)from.size, sizeof *p->sorted, compare_pairs);
+    p->count = from.size;
+    p->batches = (from.size + t->s->batch - 1) / t->s->batch;
+    p->given = 0;
+}
+
+/* First every second batch of the pool, then the others: short and long ones alternate in either half. */
+static batch next_batch(training *t)
+{
+    pool *p = &t->pool;
+    if (p->given == p->batches)
+        fill_pool(t);
+    const int64_t even = (p->batches + 1) / 2, k = p->given++;
+    const int64_t at = k < even ? 2 * k : 2 * (k - even) + 1;
+    const int64_t lo = p->count * at / p->batches, hi = p->count * (at + 1) / p->batches;
+    return take_part(t, p->sorted + lo, hi - lo);
+}
+
+static wf_var *input_of(const training *t, wf_shape shape, int32_t *host)
+{
+    wf_tensor *x = wf_tensor_from_host(t->ctx, WF_I32, shape, host);
     wf_var *v = wf_input(t->tape, x);
     wf_tensor_free(x);
     free(host);
     return v;
 }
 
-static void *room_of(int64_t bytes)
-{
-    void *room = calloc((size_t)bytes + 1, 1);
-    if (!room)
-        example_abort("no memory for a batch of %lld bytes", (long long)bytes);
-    return room;
-}
-
-static void read_sources(const training *t, const sentences *b, wf_var *x[2])
+static void read_sources(const training *t, const batch *b, wf_var *x[2])
 {
     const int64_t n = b->hi - b->lo, s = b->longest[0];
-    uint8_t *bytes = room_of(n * s);
-    int32_t *lengths = room_of(n * (int64_t)sizeof *lengths);
+    int32_t *piece = room_of(n * s * (int64_t)sizeof *piece), *lengths = room_of(n * (int64_t)sizeof *lengths);
     for (int64_t i = 0; i < n; i++) {
-        memcpy(bytes + i * s, sentence_of(b, b->lo + i, 0), (size_t)s);
-        lengths[i] = (int32_t)strnlen((const char *)bytes + i * s, (size_t)s);
+        const sentence *from = &b->pairs[b->lo + i]->side[0];
+        memcpy(piece + i * s, from->piece, (size_t)from->length * sizeof *piece);
+        lengths[i] = (int32_t)from->length;
     }
-    x[0] = input_of(t, WF_U8, WF_SHAPE(n, s), bytes);
-    x[1] = input_of(t, WF_I32, WF_SHAPE(n), lengths);
+    x[0] = input_of(t, WF_SHAPE(n, s), piece);
+    x[1] = input_of(t, WF_SHAPE(n), lengths);
 }
 
-/* The bytes before each byte of the translations, and the bytes themselves with the end; returns how many these are. */
-static int64_t read_targets(const training *t, const sentences *b, wf_var **before, wf_tensor **labels)
+/* The pieces before each one of the translations, and these with the end; returns how many they are. */
+static int64_t read_targets(const training *t, const batch *b, wf_var **before, wf_tensor **labels)
 {
     const int64_t n = b->hi - b->lo, s = b->longest[1] + 1;
-    uint8_t *in = room_of(n * s), *out = room_of(n * s);
+    int32_t *in = room_of(n * s * (int64_t)sizeof *in), *out = room_of(n * s * (int64_t)sizeof *out);
     int64_t counted = 0;
-    memset(out, IGNORED, (size_t)(n * s));
     for (int64_t i = 0; i < n; i++) {
-        const char *const text = sentence_of(b, b->lo + i, 1);
-        const size_t length = strnlen(text, (size_t)b->most);
-        memcpy(in + i * s + 1, text, length);
-        memcpy(out + i * s, text, length);
-        out[i * s + (int64_t)length] = 0;
-        counted += (int64_t)length + 1;
+        const sentence *to = &b->pairs[b->lo + i]->side[1];
+        for (int64_t k = 0; k < s; k++) {
+            in[i * s + k] = k > 0 && k <= to->length ? to->piece[k - 1] : 0;
+            out[i * s + k] = k < to->length ? to->piece[k] : k == to->length ? 0 : IGNORED;
+        }
+        counted += to->length + 1;
     }
-    *before = input_of(t, WF_U8, WF_SHAPE(n, s), in);
-    *labels = wf_tensor_from_host(t->ctx, WF_U8, WF_SHAPE(n * s), out);
+    *before = input_of(t, WF_SHAPE(n, s), in);
+    *labels = wf_tensor_from_host(t->ctx, WF_I32, WF_SHAPE(n * s), out);
     free(out);
     return counted;
 }
 
+/* --- translation -------------------------------------------------------------------------------------------------- */
+
+/* What the decoder reads of the sources x, on its rank; NULL elsewhere. */
+static wf_var *encode(const training *t, wf_var *const x[2])
+{
+    wf_var *encoded = NULL;
+    if (t->encoder) {
+        encoded = wf_apply_n(t->encoder, x, 2);
+        WF_MUST(wf_check(encoded));
+    }
+    if (!t->cut)
+        return encoded;
+    if (t->encoder) {
+        WF_MUST(wf_send_new(t->comm, wf_value(encoded), 0, 0));
+        return NULL;
+    }
+    wf_tensor *received = wf_recv_new(t->comm, 1, 0);
+    encoded = wf_input(t->tape, received);
+    wf_tensor_free(received);
+    return encoded;
+}
+
+static int32_t best_of(const float *scores, int symbols)
+{
+    int best = 0;
+    for (int k = 1; k < symbols; k++)
+        best = scores[k] > scores[best] ? k : best;
+    return best;
+}
+
+/* Takes the most probable piece each time, until every sentence has ended, or has about twice the pieces of the longest
+ * source: told [n][most]. */
+static void decode(const training *t, wf_var *const x[2], wf_var *encoded, int64_t n, int64_t most, int32_t *told)
+{
+    const int symbols = pieces_count(t->pieces);
+    const int64_t limit = 2 * wf_tensor_shape(wf_value(x[0])).dim[1] + 8;
+    int64_t going = n;
+    for (int64_t at = 0; at < most && at < limit && going > 0; at++) {
+        int32_t *before = room_of(n * (at + 1) * (int64_t)sizeof *before);
+        for (int64_t i = 0; i < n; i++)
+            memcpy(before + i * (at + 1) + 1, told + i * most, (size_t)at * sizeof *before);
+        wf_var *of[] = {input_of(t, WF_SHAPE(n, at + 1), before), x[0], x[1], encoded};
+        wf_var *y = wf_cast(wf_apply_n(t->decoder, of, 4), WF_F32);
+        WF_MUST(wf_check(y));
+        float *scores = room_of((int64_t)wf_tensor_bytes(wf_value(y)));
+        WF_MUST(wf_tensor_export(wf_value(y), scores, wf_tensor_bytes(wf_value(y))));
+        going = 0;
+        for (int64_t i = 0; i < n; i++) {
+            const bool ended = at > 0 && told[i * most + at - 1] == 0;
+            told[i * most + at] = ended ? 0 : best_of(scores + (i * (at + 1) + at) * symbols, symbols);
+            going += told[i * most + at] != 0;
+        }
+        free(scores);
+    }
+}
+
+/* Adds the sentences of a batch to both scores; shows the first ones. */
+static void score_batch(const training *t, const batch *b, bool shows, bleu *ours, bleu *copied)
+{
+    const int64_t n = b->hi - b->lo, most = t->s->most;
+    wf_var *x[2];
+    read_sources(t, b, x);
+    wf_var *encoded = encode(t, x);
+    if (!encoded || n == 0)
+        return;
+    int32_t *told = room_of(n * most * (int64_t)sizeof *told);
+    decode(t, x, encoded, n, most, told);
+    for (int64_t i = 0; i < n; i++) {
+        const sentence *side = b->pairs[b->lo + i]->side;
+        char text[MOST_BYTES];
+        pieces_join(t->pieces, told + i * most, most, text, sizeof text);
+        bleu_add(ours, text, side[1].text);
+        bleu_add(copied, side[0].text, side[1].text);
+        if (shows && i < SHOWN)
+            printf("%s\n    translated:   %s\n    in catalogue: %s\n", side[0].text, text, side[1].text);
+    }
+    free(told);
+}
+
+static void sum_scores(const training *t, bleu *of)
+{
+    double sums[2 * BLEU_ORDERS + 2];
+    memcpy(sums, of, sizeof *of);
+    WF_MUST(wf_allreduce_f64(t->comm, sums, 2 * BLEU_ORDERS + 2, WF_SUM));
+    memcpy(of, sums, sizeof *of);
+}
+
+static void translate(training *t, bool shows)
+{
+    enum { TOGETHER = 64 };
+    bleu ours = {0}, copied = {0};
+    wf_dataset *pairs = pairs_of(t, WF_TEST_SET);
+    const int64_t all = t->s->tests < wf_dataset_count(pairs) ? t->s->tests : wf_dataset_count(pairs);
+    wf_iter *iter = wf_batches(pairs, (wf_batch_opts){.size = TOGETHER, .shuffle = true, .raw = true, .seed = 1});
+    pair *room = room_of(TOGETHER * (int64_t)sizeof *room), *of[TOGETHER];
+    WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
+    for (int64_t left = all; left > 0;) {
+        wf_batch from;
+        WF_MUST(wf_iter_next(iter, &from));
+        const int64_t n = from.size < left ? from.size : left;
+        read_pairs(t, &from, n, room);
+        for (int64_t i = 0; i < n; i++)
+            of[i] = &room[i];
+        const batch b = take_part(t, of, n);
+        score_batch(t, &b, shows && left == all && t->rank == 0, &ours, &copied);
+        left -= n;
+        WF_MUST(wf_tape_reset(t->tape));
+    }
+    WF_MUST(wf_tape_set_mode(t->tape, WF_TRAIN));
+    sum_scores(t, &ours);
+    sum_scores(t, &copied);
+    if (t->rank == 0) {
+        printf("BLEU of %lld messages: %.2f; of the English ones as they are: %.2f\n", (long long)all,
+               100 * bleu_score(&ours), 100 * bleu_score(&copied));
+        fflush(stdout);
+    }
+    free(room);
+    wf_iter_free(iter);
+}
+
 /* --- training ----------------------------------------------------------------------------------------------------- */
 
-/* This rank's loss, or the token of the rank of the encoder; *counted: the bytes that the loss is a mean over. */
-static wf_var *loss_of(const training *t, const sentences *b, int64_t *counted)
+/* This rank's loss, or the token of the rank of the encoder; *counted: the pieces that the loss is a mean over. */
+static wf_var *loss_of(const training *t, const batch *b, int64_t *counted)
 {
-    wf_var *x[3] = {0};
+    wf_var *source[2], *before = NULL;
     wf_tensor *labels = NULL;
-    *counted = 0;
-    if (t->encoder)
-        read_sources(t, b, x);
-    if (t->decoder)
-        *counted = read_targets(t, b, &x[t->cut ? 0 : 2], &labels);
-    wf_var *scores = wf_apply_n(t->model, x, !t->cut ? 3 : t->encoder ? 2 : 1);
+    read_sources(t, b, source);
+    *counted = t->decoder ? read_targets(t, b, &before, &labels) : 0;
+    wf_var *scores = !t->cut      ? wf_apply_n(t->model, WF_INPUTS(source[0], source[1], before))
+                     : t->encoder ? wf_apply_n(t->model, source, 2)
+                                  : wf_apply_n(t->model, WF_INPUTS(before, source[0], source[1]));
     if (!t->decoder)
         return scores;
-    const wf_label_opts opts = {.ignores = true, .ignored = IGNORED};
+    const wf_label_opts opts = {.ignores = true, .ignored = IGNORED, .smoothing = t->s->smoothing};
     wf_var *loss = wf_softmax_cross_entropy_with(scores, labels, opts);
     wf_tensor_free(labels);
     return loss;
 }
 
+/* sums: this rank's loss, pieces, and seconds of its processors. */
+static void print_step(const training *t, int64_t step, double sums[3])
+{
+    WF_MUST(wf_allreduce_f64(t->comm, sums, 3, WF_SUM));
+    if (t->rank == 0) {
+        printf("step %lld: loss %.6f, %.0f s, %.0f s of processors\n", (long long)step, sums[0] / sums[1],
+               example_seconds() - t->begun, sums[2]);
+        fflush(stdout);
+    }
+}
+
 static void train(training *t)
 {
-    const int64_t most = t->s->most;
-    uint8_t *pair = room_of(t->s->batch * 2 * most);
-    const double begun = example_seconds();
-    for (int64_t step = 1; step <= t->s->steps; step++) {
-        wf_batch batch;
-        WF_MUST(wf_iter_next(t->batches, &batch));
-        WF_MUST(wf_tensor_export(batch.x, pair, wf_tensor_bytes(batch.x)));
-        const sentences b = read_sentences(pair, batch.size, most, t->cut ? 0 : t->rank, t->cut ? 1 : t->size);
+    const settings *s = t->s;
+    t->begun = example_seconds();
+    for (int64_t step = 1; step <= s->steps; step++) {
+        const batch b = next_batch(t);
         int64_t counted;
         wf_var *loss = loss_of(t, &b, &counted);
         WF_MUST(wf_check(loss));
-        const bool logs = step % t->s->every == 0 || step == t->s->steps;
-        double sums[2] = {logs && counted > 0 ? wf_item(loss) * (double)counted : 0, (double)counted};
+        const bool logs = step % s->every == 0 || step == s->steps;
+        double sums[3] = {logs && counted > 0 ? wf_item(loss) * (double)counted : 0, (double)counted};
         WF_MUST(wf_optim_step(t->optim, loss));
         WF_MUST(wf_tape_reset(t->tape));
-        if (!logs)
-            continue;
-        WF_MUST(wf_allreduce_f64(t->comm, sums, 2, WF_SUM));
-        if (t->rank == 0) {
-            printf("step %lld: loss %.6f, %.0f s\n", (long long)step, sums[0] / sums[1], example_seconds() - begun);
-            fflush(stdout);
-        }
+        sums[2] = (double)clock() / CLOCKS_PER_SEC;
+        if (logs)
+            print_step(t, step, sums);
+        if (s->tests > 0 && s->tests_every > 0 && step % s->tests_every == 0 && step < s->steps)
+            translate(t, false);
     }
-    free(pair);
-}
-
-/* --- translation -------------------------------------------------------------------------------------------------- */
-
-/* The state after the sentences, on the rank of the decoder; NULL elsewhere. */
-static wf_var *encode(const training *t, const sentences *b)
-{
-    wf_var *state = NULL;
-    if (t->encoder) {
-        wf_var *x[2];
-        read_sources(t, b, x);
-        state = wf_apply_n(t->encoder, x, 2);
-        WF_MUST(wf_check(state));
-    }
-    if (!t->cut)
-        return state;
-    if (t->encoder) {
-        WF_MUST(wf_send_new(t->comm, wf_value(state), 0, 0));
-        return NULL;
-    }
-    wf_tensor *received = wf_recv_new(t->comm, 1, 0);
-    state = wf_input(t->tape, received);
-    wf_tensor_free(received);
-    return state;
-}
-
-static uint8_t best_of(const float *scores)
-{
-    int best = 0;
-    for (int k = 1; k < SEQ2SEQ_SYMBOLS; k++)
-        best = scores[k] > scores[best] ? k : best;
-    return (uint8_t)best;
-}
-
-/* Takes the most probable byte each time, until every sentence has ended: text [n][MOST_BYTES]. */
-static void decode(const training *t, wf_var *state, int64_t n, int64_t most, char (*text)[MOST_BYTES])
-{
-    float *scores = room_of(n * SEQ2SEQ_SYMBOLS * (int64_t)sizeof *scores);
-    memset(text, 0, (size_t)n * sizeof *text);
-    int64_t going = n;
-    for (int64_t at = 0; at < most && going > 0; at++) {
-        uint8_t *before = room_of(n);
-        for (int64_t i = 0; i < n && at > 0; i++)
-            before[i] = (uint8_t)text[i][at - 1];
-        wf_var *y = seq2seq_go_on(t->decoder, input_of(t, WF_U8, WF_SHAPE(n, 1), before), &state);
-        WF_MUST(wf_check(y));
-        WF_MUST(wf_tensor_export(wf_value(y), scores, wf_tensor_bytes(wf_value(y))));
-        going = 0;
-        for (int64_t i = 0; i < n; i++) {
-            const bool ended = at > 0 && text[i][at - 1] == 0;
-            text[i][at] = ended ? 0 : (char)best_of(scores + i * SEQ2SEQ_SYMBOLS);
-            going += text[i][at] != 0;
-        }
-    }
-    free(scores);
-}
-
-/* Adds the sentences of a batch to both scores; shows the first ones. */
-static void score_batch(const training *t, const sentences *b, bool shows, bleu *ours, bleu *copied)
-{
-    const int64_t n = b->hi - b->lo;
-    wf_var *state = encode(t, b);
-    if (!state || n == 0)
-        return;
-    char(*text)[MOST_BYTES] = room_of(n * MOST_BYTES);
-    decode(t, state, n, b->most, text);
-    for (int64_t i = 0; i < n; i++) {
-        char from[MOST_BYTES] = {0}, to[MOST_BYTES] = {0};
-        memcpy(from, sentence_of(b, b->lo + i, 0), (size_t)b->most);
-        memcpy(to, sentence_of(b, b->lo + i, 1), (size_t)b->most);
-        bleu_add(ours, text[i], to);
-        bleu_add(copied, from, to);
-        if (shows && i < SHOWN)
-            printf("%s\n    translated:   %s\n    in catalogue: %s\n", from, text[i], to);
-    }
-    free(text);
-}
-
-static void translate(training *t)
-{
-    const int64_t most = t->s->most, size = 64;
-    double sums[2][2 * BLEU_ORDERS + 2];
-    bleu ours = {0}, copied = {0};
-    wf_dataset *pairs = pairs_of(t, WF_TEST_SET);
-    int64_t left = t->s->tests < wf_dataset_count(pairs) ? t->s->tests : wf_dataset_count(pairs);
-    wf_iter *iter = wf_batches(pairs, (wf_batch_opts){.size = size, .shuffle = true, .raw = true, .seed = 1});
-    uint8_t *pair = room_of(size * 2 * most);
-    const int64_t all = left;
-    WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
-    while (left > 0) {
-        wf_batch batch;
-        WF_MUST(wf_iter_next(iter, &batch));
-        WF_MUST(wf_tensor_export(batch.x, pair, wf_tensor_bytes(batch.x)));
-        const int64_t n = batch.size < left ? batch.size : left;
-        const sentences b = read_sentences(pair, n, most, t->cut ? 0 : t->rank, t->cut ? 1 : t->size);
-        score_batch(t, &b, left == all && t->rank == 0, &ours, &copied);
-        left -= n;
-        WF_MUST(wf_tape_reset(t->tape));
-    }
-    memcpy(sums[0], &ours, sizeof ours);
-    memcpy(sums[1], &copied, sizeof copied);
-    WF_MUST(wf_allreduce_f64(t->comm, sums[0], 2 * (2 * BLEU_ORDERS + 2), WF_SUM));
-    memcpy(&ours, sums[0], sizeof ours);
-    memcpy(&copied, sums[1], sizeof copied);
-    if (t->rank == 0)
-        printf("BLEU of %lld messages: %.2f; of the English ones as they are: %.2f\n", (long long)all,
-               100 * bleu_score(&ours), 100 * bleu_score(&copied));
-    free(pair);
-    wf_iter_free(iter);
 }
 
 int main(int argc, char **argv)
@@ -366,17 +497,16 @@ int main(int argc, char **argv)
     wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     check_parallel(comm, &s);
+    example_compute(comm, s.compute);
     training t = {.s = &s,
                   .comm = comm,
                   .ctx = wf_comm_ctx(comm),
                   .rank = wf_comm_rank(comm),
                   .size = wf_comm_size(comm),
                   .cut = strcmp(s.parallel, "model") == 0};
-    wf_dataset *pairs = pairs_of(&t, WF_TRAIN_SET);
-    if (t.rank == 0)
-        printf("%lld messages to learn from\n", (long long)wf_dataset_count(pairs));
-    t.batches =
-        wf_batches(pairs, (wf_batch_opts){.size = s.batch, .shuffle = true, .raw = true, .seed = (uint64_t)s.seed + 1});
+    learn_pieces(&t);
+    const wf_batch_opts pools = {.size = s.batch * POOLED, .shuffle = true, .raw = true, .seed = (uint64_t)s.seed + 1};
+    t.pools = wf_batches(pairs_of(&t, WF_TRAIN_SET), pools);
     t.tape = wf_tape_new(t.ctx);
     make_model(&t);
     t.optim = wf_lr_schedule(
@@ -388,10 +518,13 @@ int main(int argc, char **argv)
     example_check(comm, wf_check(t.optim));
     train(&t);
     if (s.tests > 0)
-        translate(&t);
+        translate(&t, true);
     wf_optim_free(t.optim);
     wf_layer_free(t.model);
-    wf_iter_free(t.batches);
+    wf_iter_free(t.pools);
+    free(t.pool.pairs);
+    free(t.pool.sorted);
+    pieces_free(t.pieces);
     wf_tape_free(t.tape);
     WF_MUST(wf_comm_close(comm));
     return 0;

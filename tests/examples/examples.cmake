@@ -36,8 +36,9 @@ if(netcdf)
   weft_example_test(relief relief 4 300 $<TARGET_FILE:examples_winds>)
   set_property(TEST example_relief APPEND PROPERTY LABELS long)
 endif()
-# BLEU by hand; it also writes the catalogues of the example's test.
-add_executable(examples_bleu examples/examples_bleu.c ${PROJECT_SOURCE_DIR}/examples/bleu.c)
+# BLEU by hand, and pieces of words; it also writes the catalogues of the example's test.
+add_executable(examples_bleu examples/examples_bleu.c ${PROJECT_SOURCE_DIR}/examples/bleu.c
+  ${PROJECT_SOURCE_DIR}/examples/pieces.c)
 target_link_libraries(examples_bleu PRIVATE weft_test_main weft weft_flags z m)
 add_test(NAME examples_bleu COMMAND examples_bleu)
 weft_test_properties(examples_bleu 1 60)

@@ -1,5 +1,7 @@
-/* BLEU beside numbers worked out by hand, and catalogues for examples_translate.sh: examples_bleu [FOLDER]. */
+/* BLEU beside numbers worked out by hand, pieces of words, and catalogues for examples_translate.sh: examples_bleu
+ * [FOLDER]. */
 #include "examples/bleu.h"
+#include "examples/pieces.h"
 #include "tests/datasets/datasets_files.h"
 
 #include <math.h>
@@ -45,6 +47,41 @@ static void by_hand(void)
            pow(4.0 / 5 * 3 / 4 * 2 / 3 * 1 / 2, 0.25));
 }
 
+static void expect_pieces(const pieces *p, const char *text, int64_t should)
+{
+    int32_t piece[64];
+    char again[64];
+    const int64_t n = pieces_split(p, text, piece);
+    pieces_join(p, piece, n, again, sizeof again);
+    WF_EXPECT(!strcmp(again, text), "\"%s\" comes back as \"%s\"", text, again);
+    WF_EXPECT(n == should, "\"%s\" is %lld pieces, should be %lld", text, (long long)n, (long long)should);
+    pieces_join(p, piece, n, again, 4);
+    WF_EXPECT(strlen(again) < 4 && !strncmp(again, text, strlen(again)), "\"%s\" in 4 bytes is \"%s\"", text, again);
+}
+
+/* Twice " cat", twice "the", twice " %-5lu": these are pieces, and nothing that reaches over two words. */
+static void words_in_pieces(void)
+{
+    const char *const text[] = {"the cat %-5lu", "the cat %-5lu", "a dog"};
+    pieces *p = pieces_learn(text, 3, 400);
+    WF_EXPECT(p && pieces_count(p) == PIECES_LEAST + 2 + 3 + 5, "%d pieces", p ? pieces_count(p) : 0);
+    expect_pieces(p, "the cat %-5lu", 3);
+    expect_pieces(p, "the the", 1 + 2); /* the space before the second was never joined to it */
+    expect_pieces(p, "cats", 3);        /* "c", since that was joined to its space first, "at", "s" */
+    expect_pieces(p,
+                  " \xc3\xbc"
+                  "b 100%, ...  ",
+                  16);
+    expect_pieces(p, "", 0);
+    pieces_free(p);
+    p = pieces_learn(text, 3, PIECES_LEAST + 1);
+    WF_EXPECT(p && pieces_count(p) == PIECES_LEAST + 1, "%d pieces, should be no more than asked for", pieces_count(p));
+    pieces_free(p);
+    p = pieces_learn(text, 0, PIECES_LEAST);
+    expect_pieces(p, "the", 3);
+    pieces_free(p);
+}
+
 /* A language in which every word is another one. */
 static int write_messages(const char *folder)
 {
@@ -70,5 +107,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && *argv[1] == '/')
         return write_messages(argv[1]);
-    return test_main(argc, argv, (test_case[]){{"by_hand", by_hand}, {0}});
+    return test_main(argc, argv, (test_case[]){{"by_hand", by_hand}, {"words_in_pieces", words_in_pieces}, {0}});
 }
