@@ -18,6 +18,7 @@
 #include "optim/profiler.h"
 #include "optim/schedule.h"
 #include "optim/study.h"
+#include "optim/tensorboard.h"
 #include "optim/trainer.h"
 
 #include <weft_places.h>

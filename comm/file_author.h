@@ -72,6 +72,8 @@ wf_status wf_h5_get_text(wf_h5 *file, const char *set, const char *name, char *t
 wf_status wf_file_sync(const char *path) WF_NODISCARD;
 wf_status wf_folder_sync(const char *folder) WF_NODISCARD;
 #define WF_FILE_PATH 4096
+/* Makes the folder and the folders above it, where they are missing. */
+wf_status wf_folder_make(const char *folder) WF_NODISCARD;
 /* Says where to write a file that shall become `path`: `target` is `path`, or the file that it leads to through
  * symbolic links, which stay and may lead to no file yet; `temporary` is the target's name with `end` after it.
  * WF_ERR_ARGUMENT: a name is too long; WF_ERR_IO: the links lead in a circle, or to what is no regular file. */

@@ -73,6 +73,7 @@ static wf_status check_fit(const wf_fit_opts *o)
         (long long)o->checkpoint_every);
     WF_CHECK(o->seconds >= 0 && isfinite(o->seconds), WF_ERR_ARGUMENT, "wf_fit: %g seconds: should be 0 or more",
              o->seconds);
+    WF_CHECK(o->tensorboard || !o->histograms, WF_ERR_ARGUMENT, "wf_fit: histograms need a folder, tensorboard");
     WF_CHECK(o->checkpoints || !(o->resume || o->checkpoint_every), WF_ERR_ARGUMENT,
              "wf_fit: resume and checkpoint_every need a folder of checkpoints");
     return check_metrics(o);
@@ -178,6 +179,11 @@ static wf_status show_epoch(wf_trainer *trainer, void *user)
     return WF_OK;
 }
 
+static wf_status show_parameters(wf_trainer *trainer, void *user)
+{
+    return wf_trainer_histograms(trainer, ((fitting *)user)->model);
+}
+
 /* --- Wiring ------------------------------------------------------------------------------------------------------- */
 
 /* Steps of an epoch. */
@@ -197,6 +203,7 @@ static wf_status wire_trainer(fitting *f)
                                                   .epochs = o->epochs || o->seconds > 0 ? o->epochs : 1,
                                                   .seconds = o->seconds,
                                                   .log = o->log,
+                                                  .tensorboard = o->tensorboard,
                                                   .progress = o->progress,
                                                   .finite = true,
                                                   .optim = f->data.optim});
@@ -208,6 +215,8 @@ static wf_status wire_trainer(fitting *f)
         WF_TRY(wf_trainer_add_hook(f->trainer, "evaluate", evaluate_all, f, (wf_when){.epochs = every, .end = true}));
         WF_TRY(wf_trainer_keep_best(f->trainer, watched, best));
     }
+    if (o->histograms)
+        WF_TRY(wf_trainer_add_hook(f->trainer, "histograms", show_parameters, f, (wf_when){.epochs = 1, .end = true}));
     return wf_trainer_add_hook(f->trainer, "show", show_epoch, f,
                                (wf_when){.epochs = 1, .end = true, .after_report = true});
 }

@@ -1,5 +1,6 @@
 /* The files in a folder of checkpoints: which generations exist and which are removed. Rank 0 reads the folder and
  * removes files; the other ranks get the result from it. */
+#include "comm/file_author.h"
 #include "core/log.h"
 #include "optim/checkpoint_impl.h"
 
@@ -73,23 +74,6 @@ static wf_status look(const wf_checkpoint *c, bool remove, int64_t *n, int64_t *
 
 /* --- Opening ------------------------------------------------------------------------------------------------------ */
 
-/* Makes the folder and the folders above it. */
-static wf_status make_folder(const wf_checkpoint *c)
-{
-    char path[sizeof c->folder];
-    strcpy(path, c->folder);
-    for (char *at = path + 1; *at; at++) {
-        if (*at != '/')
-            continue;
-        *at = '\0';
-        mkdir(path, 0777);
-        *at = '/';
-    }
-    WF_CHECK(mkdir(path, 0777) == 0 || errno == EEXIST, WF_ERR_IO, "%s: cannot make this folder: %s", path,
-             strerror(errno));
-    return WF_OK;
-}
-
 /* The newest generation that is there. `clean` removes what unfinished saves left, which is for the holder of the lock:
  * another job may be writing. */
 static wf_status find_newest(wf_checkpoint *c, bool clean)
@@ -118,7 +102,7 @@ static wf_status make_token(const wf_checkpoint *c, char token[64])
  * run would only find at its first save that nothing of it is kept. */
 static wf_status open_first(wf_checkpoint *c, char token[64])
 {
-    WF_TRY(make_folder(c));
+    WF_TRY(wf_folder_make(c->folder));
     wf_status status = c->opts.every > 0 || c->opts.signals ? wf_checkpoint_lock(c) : WF_OK;
     if (status != WF_OK && status != WF_ERR_IO)
         return status;

@@ -70,7 +70,8 @@ static wf_status set_up_trainer(wf_trainer *t, wf_trainer_opts opts)
     snprintf(t->unit, sizeof t->unit, "%s", opts.unit ? opts.unit : "samples");
     t->log_path = opts.log ? wf_strdup(t->ctx, opts.log) : NULL;
     t->timeline = opts.timeline ? wf_strdup(t->ctx, opts.timeline) : NULL;
-    if ((opts.log && !t->log_path) || (opts.timeline && !t->timeline))
+    t->board_folder = opts.tensorboard ? wf_strdup(t->ctx, opts.tensorboard) : NULL;
+    if ((opts.log && !t->log_path) || (opts.timeline && !t->timeline) || (opts.tensorboard && !t->board_folder))
         return wf_error_code();
     t->evaluator = wf_evaluator_new(t->comm);
     WF_NEED(t->evaluator);
@@ -116,6 +117,7 @@ void wf_trainer_free(wf_trainer *trainer)
     free(t->latest.item);
     free(t->log_path);
     free(t->timeline);
+    free(t->board_folder);
     free(t);
 }
 

@@ -59,12 +59,14 @@ typedef struct wf_trainer_opts {
     const char *log;    /* file for reports, as JSON lines; rank 0 writes it. NULL: none */
     int progress;       /* file descriptor to which rank 0 shows its progress, as STDOUT_FILENO; 0: none. A bar on a
                            terminal whose width is known, otherwise lines. Duplicated */
-    double line_seconds;   /* between two such lines; default 5 */
-    const char *unit;      /* name of a sample in rates: "images"; default "samples" */
-    const wf_optim *optim; /* reports have its learning rate as "lr". Borrowed; may be NULL */
-    const char *timeline;  /* the run writes its time line here (optim/profiler.h); NULL: none. Copied */
-    int profile;           /* file descriptor for a table of where its time went; 0: none */
-    bool finite;           /* a mean that is not finite ends the run with WF_ERR_NUMERIC */
+    double line_seconds;     /* between two such lines; default 5 */
+    const char *unit;        /* name of a sample in rates: "images"; default "samples" */
+    const wf_optim *optim;   /* reports have its learning rate as "lr". Borrowed; may be NULL */
+    const char *timeline;    /* the run writes its time line here (optim/profiler.h); NULL: none. Copied */
+    int profile;             /* file descriptor for a table of where its time went; 0: none */
+    const char *tensorboard; /* folder in which rank 0 makes a file of events for TensorBoard, a new one for every run
+                                (optim/tensorboard.h): the numbers of reports, what hooks show. NULL: none. Copied */
+    bool finite;             /* a mean that is not finite ends the run with WF_ERR_NUMERIC */
 } wf_trainer_opts;
 
 /* The communicator has all ranks that train, and is borrowed; strings are copied. Local. */
@@ -83,9 +85,9 @@ typedef struct wf_best_opts {
     const char *path;
 } wf_best_opts;
 /* Watches the mean of this name: keeps the model with the best one, and stops early. A path that cannot be written is
- * an error of wf_trainer_run before its first step (WF_ERR_IO; also that of the time line); a save that fails later is
- * a warning, and the file has the best model before. All ranks decide by the same mean over all of them. WF_ERR_STATE
- * if a value is watched already. Local. */
+ * an error of wf_trainer_run before its first step (WF_ERR_IO; also those of the time line and of TensorBoard); a save
+ * that fails later is a warning, and the file has the best model before. All ranks decide by the same mean over all of
+ * them. WF_ERR_STATE if a value is watched already. Local. */
 wf_status wf_trainer_keep_best(wf_trainer *trainer, const char *name, wf_best_opts opts);
 /* The best mean, NaN before the first report of it, and the iteration in which it was reported. */
 double wf_trainer_best(const wf_trainer *trainer);
@@ -125,6 +127,14 @@ void wf_trainer_add_samples(wf_trainer *trainer, int64_t count);
 void wf_trainer_stop(wf_trainer *trainer);
 /* A line of rank 0 to opts.progress, above the bar; nothing on other ranks, and where there is no such file. Local. */
 void wf_trainer_print(wf_trainer *trainer, const char *format, ...) WF_PRINTF(2, 3);
+/* For opts.tensorboard, at this iteration: wf_tensorboard_image and wf_tensorboard_histogram of what rank 0 has;
+ * nothing on other ranks, and where there is no such folder. A file that cannot be written is a warning, and gets no
+ * more. wf_trainer_histograms: of every parameter of the model, by its path; of one that ranks share by parts, rank 0's
+ * part. Local. */
+wf_status wf_trainer_image(wf_trainer *trainer, const char *name, const wf_tensor *x, int64_t rows, int64_t cols,
+                           double lo, double hi) WF_NODISCARD;
+wf_status wf_trainer_histogram(wf_trainer *trainer, const char *name, const wf_tensor *x) WF_NODISCARD;
+wf_status wf_trainer_histograms(wf_trainer *trainer, wf_layer *model) WF_NODISCARD;
 
 /* Completed iterations and epochs. A hook sees those up to and including the step before it, a step those before it. */
 int64_t wf_trainer_iteration(const wf_trainer *trainer);

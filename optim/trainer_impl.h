@@ -6,6 +6,7 @@
 #include "core/context_author.h"
 #include "optim/early_stop_impl.h"
 #include "optim/evaluator_impl.h"
+#include "optim/tensorboard.h"
 #include "optim/trainer.h"
 
 #include <stdio.h>
@@ -58,7 +59,7 @@ struct wf_trainer {
     wf_train_function step;
     void *user;
     wf_trainer_opts opts;
-    char *log_path, *timeline;
+    char *log_path, *timeline, *board_folder;
     char unit[64];
     wf_trainer_hook *hook;
     int64_t n_hooks;
@@ -78,13 +79,14 @@ struct wf_trainer {
     wf_trainer_variable waiting[WF_TRAINER_WAITING];
     int n_waiting;
 
-    FILE *out;            /* rank 0: opts.progress; NULL: nothing is shown */
-    FILE *log;            /* rank 0 */
-    int64_t log_bytes;    /* of it; while loading, of the log that was saved */
-    int64_t samples;      /* in this run */
-    int64_t begun;        /* the first iteration of this run */
-    double start, paused; /* of this run: clock, seconds in hooks and reports */
-    double before;        /* seconds of earlier runs */
+    FILE *out;             /* rank 0: opts.progress; NULL: nothing is shown */
+    FILE *log;             /* rank 0 */
+    wf_tensorboard *board; /* rank 0, during a run */
+    int64_t log_bytes;     /* of it; while loading, of the log that was saved */
+    int64_t samples;       /* in this run */
+    int64_t begun;         /* the first iteration of this run */
+    double start, paused;  /* of this run: clock, seconds in hooks and reports */
+    double before;         /* seconds of earlier runs */
     wf_trainer_part share;
     wf_trainer_shown shown, reports; /* reports: the rate in the log */
 };
@@ -117,9 +119,15 @@ wf_status wf_trainer_report(wf_trainer *t) WF_NODISCARD;
 wf_status wf_trainer_try_paths(wf_trainer *t) WF_NODISCARD;
 /* An error of a file, which all ranks have, is a warning. */
 wf_status wf_trainer_warn(const wf_trainer *t, wf_status status, const char *what) WF_NODISCARD;
-/* Opens the log; the same error on all ranks. Collective. */
+/* Opens the log and the file of events; the same error on all ranks. Collective. */
 wf_status wf_trainer_log_open(wf_trainer *t) WF_NODISCARD;
 void wf_trainer_log_close(wf_trainer *t);
+
+/* --- trainer_board.c: rank 0 alone has a file of events. Local --- */
+wf_status wf_trainer_board_open(wf_trainer *t) WF_NODISCARD;
+void wf_trainer_board_close(wf_trainer *t);
+/* A number of a report. */
+wf_status wf_trainer_board_point(wf_trainer *t, const char *name, double value) WF_NODISCARD;
 
 /* --- trainer_progress.c: nothing on other ranks than 0 --- */
 wf_status wf_trainer_progress_open(wf_trainer *t) WF_NODISCARD;

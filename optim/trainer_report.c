@@ -108,11 +108,21 @@ static wf_status open_log(wf_trainer *t)
     return t->iteration > 0 ? continue_log(t) : WF_OK;
 }
 
+static wf_status open_files(wf_trainer *t)
+{
+    if (t->log_path)
+        WF_TRY(open_log(t));
+    return wf_trainer_board_open(t);
+}
+
 wf_status wf_trainer_log_open(wf_trainer *t)
 {
-    if (!t->log_path)
+    if (!t->log_path && !t->board_folder)
         return WF_OK;
-    return wf_bcast_status(t->comm, t->first ? open_log(t) : WF_OK, 0);
+    const wf_status status = wf_bcast_status(t->comm, t->first ? open_files(t) : WF_OK, 0);
+    if (status != WF_OK)
+        wf_trainer_log_close(t);
+    return status;
 }
 
 void wf_trainer_log_close(wf_trainer *t)
@@ -120,38 +130,58 @@ void wf_trainer_log_close(wf_trainer *t)
     if (t->log)
         fclose(t->log); /* every line was flushed */
     t->log = NULL;
+    wf_trainer_board_close(t);
+}
+
+/* The numbers of a report, each of which `put` gets. */
+typedef wf_status (*put_number)(wf_trainer *t, const char *name, double value);
+
+static wf_status put_numbers(wf_trainer *t, put_number put)
+{
+    char rate[80];
+    for (int64_t i = 0; i < wf_evaluator_count(t->evaluator); i++) {
+        const char *name = wf_evaluator_name(t->evaluator, i);
+        if (strcmp(name, asks) != 0 && wf_evaluator_weight(t->evaluator, name) > 0)
+            WF_TRY(put(t, name, wf_evaluator_mean(t->evaluator, name)));
+    }
+    if (t->opts.optim)
+        WF_TRY(put(t, "lr", wf_optim_lr(t->opts.optim)));
+    snprintf(rate, sizeof rate, "%s_per_second", wf_trainer_rate_unit(t));
+    return put(t, rate, t->reports.rate);
 }
 
 /* JSON has no number for what is not finite. */
-static void write_number(FILE *file, const char *name, double value)
+static wf_status write_number(wf_trainer *t, const char *name, double value)
 {
-    fputs(", ", file);
-    wf_json_text(file, name);
+    fputs(", ", t->log);
+    wf_json_text(t->log, name);
     if (isfinite(value))
-        fprintf(file, ": %.9g", value);
+        fprintf(t->log, ": %.9g", value);
     else
-        fputs(": null", file);
+        fputs(": null", t->log);
+    return WF_OK;
 }
 
 static wf_status write_line(wf_trainer *t)
 {
-    char rate[80];
-    snprintf(rate, sizeof rate, "%s_per_second", wf_trainer_rate_unit(t));
     fprintf(t->log, "{\"iteration\": %" PRId64, t->iteration);
     if (wf_trainer_has_epochs(t))
         fprintf(t->log, ", \"epoch\": %" PRId64, t->epoch);
-    for (int64_t i = 0; i < wf_evaluator_count(t->evaluator); i++) {
-        const char *name = wf_evaluator_name(t->evaluator, i);
-        if (strcmp(name, asks) != 0 && wf_evaluator_weight(t->evaluator, name) > 0)
-            write_number(t->log, name, wf_evaluator_mean(t->evaluator, name));
-    }
-    if (t->opts.optim)
-        write_number(t->log, "lr", wf_optim_lr(t->opts.optim));
-    write_number(t->log, rate, wf_trainer_rate(t, &t->reports));
+    WF_TRY(put_numbers(t, write_number));
     fprintf(t->log, ", \"elapsed_seconds\": %.3f}\n", wf_trainer_seconds(t));
     WF_CHECK(fflush(t->log) == 0, WF_ERR_IO, "%s: cannot write: %s", t->log_path, strerror(errno));
     t->log_bytes = ftello(t->log);
     return WF_OK;
+}
+
+static wf_status write_report(wf_trainer *t)
+{
+    if (!t->log && !t->board)
+        return WF_OK;
+    wf_trainer_rate(t, &t->reports);
+    if (t->log)
+        WF_TRY(write_line(t));
+    return t->board ? put_numbers(t, wf_trainer_board_point) : WF_OK;
 }
 
 /* --- Files that are written later --------------------------------------------------------------------------------- */
@@ -240,8 +270,7 @@ wf_status wf_trainer_report(wf_trainer *t)
     t->reported = t->iteration;
     t->stopping = t->stopping || wf_evaluator_weight(t->evaluator, asks) > 0;
     WF_TRY(take_latest(t));
-    if (t->log)
-        WF_TRY(write_line(t));
+    WF_TRY(write_report(t));
     return watch(t);
 }
 

@@ -58,6 +58,25 @@ static wf_status check_replaceable(const char *target)
     return WF_OK;
 }
 
+wf_status wf_folder_make(const char *folder)
+{
+    char path[WF_FILE_PATH];
+    WF_NEED(folder);
+    WF_CHECK(*folder, WF_ERR_ARGUMENT, "the name of a folder is empty");
+    WF_CHECK(snprintf(path, sizeof path, "%s", folder) < WF_FILE_PATH, WF_ERR_ARGUMENT,
+             "%.80s...: the name is too long", folder);
+    for (char *at = path + 1; *at; at++) {
+        if (*at != '/')
+            continue;
+        *at = '\0';
+        mkdir(path, 0777);
+        *at = '/';
+    }
+    WF_CHECK(mkdir(path, 0777) == 0 || errno == EEXIST, WF_ERR_IO, "%s: cannot make this folder: %s", folder,
+             strerror(errno));
+    return WF_OK;
+}
+
 wf_status wf_file_target(const char *path, const char *end, char target[WF_FILE_PATH], char temporary[WF_FILE_PATH])
 {
     enum { LINKS = 40 }; /* as many as Linux follows */
