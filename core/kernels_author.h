@@ -30,6 +30,7 @@
 #include "core/fold_author.h"
 #include "core/gates_author.h"
 #include "core/loss_author.h"
+#include "core/neighbourhood_author.h"
 #include "core/random_author.h"
 #include "core/stack_author.h"
 #include "core/status_author.h"
@@ -289,6 +290,7 @@ typedef wf_status wf_softmax_forward_fn(wf_ctx *ctx, bool logarithm, const wf_ar
 typedef wf_status wf_softmax_backward_fn(wf_ctx *ctx, bool logarithm, const wf_array *y, const wf_array *dy,
                                          const wf_array *dx);
 typedef wf_status wf_attention_fn(wf_ctx *ctx, const wf_attention_args *args);
+typedef wf_status wf_neighbourhood_fn(wf_ctx *ctx, const wf_neighbourhood_args *args);
 typedef wf_status wf_gates_fn(wf_ctx *ctx, const wf_gates_args *args);
 typedef wf_status wf_row_most_fn(wf_ctx *ctx, const wf_array *x, const wf_array *y, const wf_array *index);
 typedef wf_status wf_row_most_backward_fn(wf_ctx *ctx, const wf_array *index, const wf_array *dy, const wf_array *dx);
@@ -504,6 +506,10 @@ typedef struct wf_kernels {
     /* dq, dk, dv and dbias from dy and from y and lse, which may be those of more keys than are here. Sums over samples
      * have a fixed order. */
     wf_attention_fn *attention_backward;
+    /* Attention of pixels to those around: y and lse of all queries, which have all keys that they see; then dq, dk, dv
+     * and dbias from dy, y and lse, of the queries and keys that are here. Sums have a fixed order, and memory is
+     * linear in the pixels. */
+    wf_neighbourhood_fn *neighbourhood_forward, *neighbourhood_backward;
 
     /* A step of a recurrent cell behind its two products. forward: gates, kept, h and y from input, recurrent, biases,
      * before and cell_before; where types are equal, gates may be input (in place). backward: dinput, drecurrent, dh

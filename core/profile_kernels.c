@@ -56,6 +56,20 @@ static double attention_bytes(const wf_attention_args *a)
            bytes_of(a->dk) + bytes_of(a->dv);
 }
 
+/* As attention, with the pixels that a query sees as its keys. */
+static double neighbourhood_flops(const wf_neighbourhood_args *a)
+{
+    const wf_neighbourhood_sizes z = wf_neighbourhood_sizes_of(a);
+    const double scores = 2 * (double)z.n * (double)a->heads * (double)z.queries * (double)z.seen;
+    return scores * (a->dy ? (double)(3 * z.d + 2 * z.e) : (double)(z.d + z.e));
+}
+
+static double neighbourhood_bytes(const wf_neighbourhood_args *a)
+{
+    return bytes_of(a->q) + bytes_of(a->k) + bytes_of(a->v) + bytes_of(a->y) + bytes_of(a->dy) + bytes_of(a->dq) +
+           bytes_of(a->dk) + bytes_of(a->dv);
+}
+
 static double stack_flops(const wf_matmul_stack_args *a)
 {
     const wf_product_stack *const s = a->stack;
@@ -157,6 +171,8 @@ TIMED(softmax_backward, (wf_ctx * ctx, bool logarithm, const wf_array *y, const 
       (ctx, logarithm, y, dy, dx), 0, bytes_of(y) + bytes_of(dy) + bytes_of(dx))
 TIMED_ARGS(attention_forward, wf_attention_args, attention_flops(a), attention_bytes(a))
 TIMED_ARGS(attention_backward, wf_attention_args, attention_flops(a), attention_bytes(a))
+TIMED_ARGS(neighbourhood_forward, wf_neighbourhood_args, neighbourhood_flops(a), neighbourhood_bytes(a))
+TIMED_ARGS(neighbourhood_backward, wf_neighbourhood_args, neighbourhood_flops(a), neighbourhood_bytes(a))
 TIMED_ARGS(gates_forward, wf_gates_args, 0,
            bytes_of(a->input) + bytes_of(a->recurrent) + bytes_of(a->gates) + bytes_of(a->kept) + 3 * bytes_of(a->h))
 TIMED_ARGS(gates_backward, wf_gates_args, 0,
@@ -232,6 +248,8 @@ void wf_profile_table(wf_kernels *table)
     TAKE(softmax_backward);
     TAKE(attention_forward);
     TAKE(attention_backward);
+    TAKE(neighbourhood_forward);
+    TAKE(neighbourhood_backward);
     TAKE(gates_forward);
     TAKE(gates_backward);
     TAKE(row_most);

@@ -7,6 +7,8 @@
 #include "core/tape_author.h"
 #include "layers/layer.h"
 
+struct wf_part_info;
+
 typedef struct wf_layer_kind {
     const char *name; /* "linear": in errors */
     /* One of the two: of one input, or of the number that the layer takes (wf_layer.least, most). */
@@ -22,6 +24,9 @@ typedef struct wf_layer_kind {
     /* Applies its one child to what it is given and to more (wf_skip_apply): the child may be recomputed, the layer
      * itself not. */
     bool wraps;
+    /* What it computes, where a layer with children computes something itself (layers/parallelize_author.h); may be
+     * NULL. */
+    void (*describe)(const wf_layer *layer, struct wf_part_info *info);
 } wf_layer_kind;
 
 #define WF_LAYER_OPTIONS 320

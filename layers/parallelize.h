@@ -23,7 +23,8 @@ wf_status wf_to_sync_batchnorm(wf_layer *model, wf_comm *comm) WF_NODISCARD;
 typedef enum wf_parallel {
     WF_PARALLEL_DATA = 0,    /* samples alone: nothing is swapped */
     WF_PARALLEL_CHANNEL = 1, /* convolutions and linear layers by channels: layers/channel.h */
-    WF_PARALLEL_SPATIAL = 2, /* convolutions, pooling, upsampling, resizing by pixels: layers/spatial.h */
+    WF_PARALLEL_SPATIAL = 2, /* convolutions, pooling, upsampling, resizing by pixels: layers/spatial.h; attention in
+                                windows and neighbourhoods */
     WF_PARALLEL_SYNC_BN =
         4, /* normalisation with the statistics of all samples, not only of those with the same place along data */
 } wf_parallel;

@@ -7,7 +7,8 @@
 #include "layers/layer_author.h"
 #include "layers/parallelize.h"
 
-/* How a layer is split: a sum of wf_parallel. Asked for convolution, linear, pooling, upsampling and normalisation. */
+/* How a layer is split: a sum of wf_parallel. Asked for convolution, linear, pooling, upsampling, normalisation, and
+ * attention in windows and neighbourhoods. */
 typedef unsigned (*wf_parallel_choice)(void *user, const wf_layer *layer);
 
 /* As wf_parallelize, with a choice for each layer. Where a layer needs another layout than what comes, its input is
@@ -24,7 +25,10 @@ typedef enum wf_part_kind {
     WF_PART_NORM,
     WF_PART_WINDOW, /* pooling and upsampling */
     WF_PART_GLOBAL_MEAN,
-    WF_PART_GLOBAL_MAX /* of all pixels */
+    WF_PART_GLOBAL_MAX,    /* of all pixels */
+    WF_PART_ATTENTION,     /* of all tokens: nd is 0 */
+    WF_PART_WINDOWS,       /* of the pixels of a window: its lengths are window[d].kernel */
+    WF_PART_NEIGHBOURHOOD, /* of the pixels around: window[d].kernel and .dilation */
 } wf_part_kind;
 typedef struct wf_part_info {
     wf_part_kind kind;
@@ -32,7 +36,8 @@ typedef struct wf_part_info {
     int nd;                  /* of a window; 0: none. Upsampling has none */
     wf_window window[WF_MAX_SPATIAL];
     bool round_lo[WF_MAX_SPATIAL], round_hi[WF_MAX_SPATIAL]; /* beyond this edge the other end follows */
-    bool folds; /* a boundary adds gradients of what is beyond to where it came from */
+    bool folds;                           /* a boundary adds gradients of what is beyond to where it came from */
+    int64_t heads, shift[WF_MAX_SPATIAL]; /* of attention; of its windows */
     bool transposed, replicate;
     wf_form form;
 } wf_part_info;

@@ -8,6 +8,7 @@
 #include "layers/group_norm.h"
 #include "layers/layerscale.h"
 #include "layers/parallel/parallel_impl.h"
+#include "layers/parallelize_author.h"
 
 #include <stdio.h>
 
@@ -83,7 +84,14 @@ static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
     return wf_apply(s->out, wf_attention_tokens(q, k, v, opts));
 }
 
-static const wf_layer_kind multihead_kind = {.name = "multihead", .forward_n = forward_multihead};
+static void describe_multihead(const wf_layer *layer, wf_part_info *info)
+{
+    const multihead_state *s = layer->state;
+    *info = (wf_part_info){.kind = WF_PART_ATTENTION, .heads = s->heads};
+}
+
+static const wf_layer_kind multihead_kind = {
+    .name = "multihead", .forward_n = forward_multihead, .describe = describe_multihead};
 
 static wf_layer *projection(wf_ctx *ctx, const wf_multihead_opts *o, wf_form form)
 {

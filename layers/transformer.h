@@ -97,6 +97,33 @@ typedef struct wf_window_attention_opts {
  * result is that of the serial layer. Collective over the axes that cut rows and columns. */
 wf_layer *wf_window_attention(wf_ctx *ctx, wf_window_attention_opts opts);
 
+typedef struct wf_neighbourhood_attention_opts {
+    int64_t features, heads; /* as above */
+    int nd;                  /* spatial dimensions, 1 to 3; 2 */
+    int64_t kernel;   /* pixels along each dimension that a pixel sees, odd or even; required, here or in kernel_nd */
+    int64_t dilation; /* steps between them; 1 */
+    int64_t kernel_nd[3], dilation_nd[3]; /* those that are not 0 take the place of the ones above */
+    double scale;                         /* of the products of queries and keys; 1 / sqrt(features of a head) */
+    bool no_relative;                     /* no table of relative positions */
+    bool no_bias;                         /* of queries, keys and values */
+    wf_init w_init;
+    const wf_mesh *mesh; /* cuts heads, as above */
+} wf_neighbourhood_attention_opts;
+
+/* Multi-head attention of each pixel of an image [N,C,L], [N,C,H,W] or [N,C,D,H,W] to those around it (Hassani et al.
+ * 2023, "Neighborhood Attention Transformer"), by NATTEN's rule. Along a dimension of L pixels, with kernel k and
+ * dilation r, pixel i sees k pixels that are i modulo r. Let i be the g-th of n such pixels: it sees those from the
+ * clamp(g - k / 2, 0, n - k)-th on. So an even kernel has one pixel more before i than behind it, at the borders the
+ * window is moved inside, and every pixel sees exactly k. k r > L is WF_ERR_SHAPE. Children query, key, value and out,
+ * each a wf_token_linear; parameter relative [heads,2 k - 1,...], NATTEN's rpb: entry (place of the key - place of the
+ * query) / r + k - 1 along each dimension is added to the score. No dropout of weights. Memory is linear in the pixels.
+ *
+ * Samples and pixels may be sharded at any bounds, one axis a dimension, also into parts smaller than the kernel and
+ * into empty ones. Each rank computes its pixels: one exchange brings the keys and values around them, up to k r - r
+ * pixels beyond each side, and backward has the same one, reversed. The result is that of the serial layer. Collective
+ * over the axes that cut pixels. */
+wf_layer *wf_neighbourhood_attention(wf_ctx *ctx, wf_neighbourhood_attention_opts opts);
+
 typedef struct wf_transformer_block_opts {
     int64_t features, heads; /* as above */
     int64_t hidden;          /* of the linear layers; 4 features */

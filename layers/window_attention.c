@@ -5,6 +5,7 @@
 #include "layers/attention.h"
 #include "layers/functions.h"
 #include "layers/parallel/parallel_impl.h"
+#include "layers/parallelize_author.h"
 #include "layers/transformer.h"
 
 #include <stdlib.h>
@@ -129,8 +130,21 @@ static void free_windows(wf_layer *layer)
     wf_tensor_free(s->regions);
 }
 
-static const wf_layer_kind window_kind = {
-    .name = "window_attention", .forward = forward_windows, .free = free_windows, .computes = true};
+static void describe_part(const wf_layer *layer, wf_part_info *info)
+{
+    const window_state *s = layer->state;
+    *info = (wf_part_info){.kind = WF_PART_WINDOWS, .nd = 2, .heads = s->heads};
+    for (int d = 0; d < 2; d++) {
+        info->window[d] = (wf_window){.kernel = s->length[d], .stride = s->length[d], .dilation = 1};
+        info->shift[d] = s->shift[d];
+    }
+}
+
+static const wf_layer_kind window_kind = {.name = "window_attention",
+                                          .forward = forward_windows,
+                                          .free = free_windows,
+                                          .computes = true,
+                                          .describe = describe_part};
 
 /* --- construction ------------------------------------------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
  * once. Where nothing was narrow the slot goes to `ref`, so this is also the way out for every other type. */
 #include "core/cpu/cpu_impl.h"
 
-#define MOST 4 /* arrays of a slot */
+#define MOST 8 /* arrays of a slot */
 
 typedef struct wide {
     wf_ctx *ctx;
@@ -131,6 +131,32 @@ wf_status wf_wide_matmul_stack(wf_ctx *ctx, const wf_matmul_stack_args *args)
     wider.b = input(&held, args->b);
     wider.c = result(&held, args->c, args->accumulate);
     return end_wide(&held, RUN(matmul_stack, &wider));
+}
+
+wf_status wf_wide_neighbourhood_forward(wf_ctx *ctx, const wf_neighbourhood_args *args)
+{
+    wide held = begin_wide(ctx);
+    wf_neighbourhood_args wider = *args;
+    wider.q = input(&held, args->q);
+    wider.k = input(&held, args->k);
+    wider.v = input(&held, args->v);
+    wider.y = result(&held, args->y, false);
+    return end_wide(&held, RUN(neighbourhood_forward, &wider));
+}
+
+wf_status wf_wide_neighbourhood_backward(wf_ctx *ctx, const wf_neighbourhood_args *args)
+{
+    wide held = begin_wide(ctx);
+    wf_neighbourhood_args wider = *args;
+    wider.q = input(&held, args->q);
+    wider.k = input(&held, args->k);
+    wider.v = input(&held, args->v);
+    wider.y = input(&held, args->y);
+    wider.dy = input(&held, args->dy);
+    wider.dq = result(&held, args->dq, false);
+    wider.dk = result(&held, args->dk, false);
+    wider.dv = result(&held, args->dv, false);
+    return end_wide(&held, RUN(neighbourhood_backward, &wider));
 }
 
 wf_status wf_wide_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)

@@ -167,6 +167,7 @@ wf_sum_squares_fn wf_cuda_sum_squares;
 wf_softmax_forward_fn wf_cuda_softmax_forward;
 wf_softmax_backward_fn wf_cuda_softmax_backward;
 wf_attention_fn wf_cuda_attention_forward, wf_cuda_attention_backward;
+wf_neighbourhood_fn wf_cuda_neighbourhood_forward, wf_cuda_neighbourhood_backward;
 wf_gates_fn wf_cuda_gates_forward, wf_cuda_gates_backward;
 wf_row_most_fn wf_cuda_row_most;
 wf_row_most_backward_fn wf_cuda_row_most_backward;

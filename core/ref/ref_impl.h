@@ -117,6 +117,7 @@ wf_sum_squares_fn wf_ref_sum_squares;
 wf_softmax_forward_fn wf_ref_softmax_forward;
 wf_softmax_backward_fn wf_ref_softmax_backward;
 wf_attention_fn wf_ref_attention_forward, wf_ref_attention_backward;
+wf_neighbourhood_fn wf_ref_neighbourhood_forward, wf_ref_neighbourhood_backward;
 wf_gates_fn wf_ref_gates_forward, wf_ref_gates_backward;
 wf_row_most_fn wf_ref_row_most;
 wf_row_most_backward_fn wf_ref_row_most_backward;

@@ -116,6 +116,16 @@ typedef struct wf_windows {
 wf_var *wf_windows_cut(wf_var *x, const int64_t length[2], const int64_t shift[2], wf_windows *windows);
 /* The image of such windows, in one exchange. Every rank has the part that it had. */
 wf_var *wf_windows_join(wf_var *y, const wf_windows *windows);
+/* Attention of pixels to those around them (core/neighbourhood_author.h), of [N,pixels,heads D], row-major. */
+typedef struct wf_near_opts {
+    int64_t heads; /* of all ranks */
+    double scale;  /* 0: 1 / sqrt(D) */
+    int64_t kernel[WF_MAX_SPATIAL], dilation[WF_MAX_SPATIAL];
+    wf_param *bias; /* [heads,2 kernel - 1,...]; NULL: none */
+} wf_near_opts;
+/* q, k and v of one layout: samples, one axis a dimension of pixels, and whole heads may be sharded. Collective over
+ * the axes that cut pixels: one exchange brings keys and values that a part lacks, backward has it reversed. */
+wf_var *wf_near_attention(wf_var *q, wf_var *k, wf_var *v, const wf_near_opts *opts);
 /* Attention over tokens that an axis cuts (attention_tokens.c). */
 
 /* The axis that cuts dimension 1; -1: none. */

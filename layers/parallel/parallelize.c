@@ -83,13 +83,19 @@ static wf_var *whole_pixels(const wf_layer *layer, wf_var *x)
     return joined(x, 2);
 }
 
-static wf_var *all_channels(const wf_layer *layer, wf_var *x)
+static wf_var *whole_channels(const wf_layer *layer, wf_var *x)
 {
     wf_layout layout = x->value->layout;
     if (!layout.known || layout.placement[WF_AXIS_CHANNEL] != WF_SHARDED)
-        return shard_pixels(layer, x);
+        return x;
     join(&layout, WF_AXIS_CHANNEL);
-    return shard_pixels(layer, wf_redistribute(x, layout));
+    return wf_redistribute(x, layout);
+}
+
+static wf_var *all_channels(const wf_layer *layer, wf_var *x)
+{
+    x = whole_channels(layer, x);
+    return x ? shard_pixels(layer, x) : NULL;
 }
 
 static void prepare_with(wf_layer *layer, const wf_mesh *mesh, wf_var *(*prepare)(const wf_layer *, wf_var *))
@@ -232,6 +238,13 @@ static wf_layer *spatial_upsample(const wf_layer *layer, const wf_mesh *mesh)
     return s->geom.nd == 2 ? wf_spatial_upsample2d(mesh, s->opts) : wf_spatial_upsample3d(mesh, s->opts);
 }
 
+/* The layer attends to pixels of an image near each other. */
+static bool attends_near(const wf_layer *layer)
+{
+    const wf_part_kind kind = wf_part_of(layer).kind;
+    return kind == WF_PART_WINDOWS || kind == WF_PART_NEIGHBOURHOOD;
+}
+
 /* The layer makes images of images without a parameter. */
 static bool is_image(const wf_layer *layer)
 {
@@ -252,6 +265,21 @@ static wf_status swap_image(wf_layer *layer, const walk *w)
     WF_TRY(become(layer, other));
     prepare_with(layer, w->mesh, shard_pixels);
     return WF_OK;
+}
+
+/* Attention in windows and neighbourhoods takes images that are cut, and projects whole channels. Its heads stay whole:
+ * the mesh of its options cuts them. */
+static void place_attention(wf_layer *layer, walk *w)
+{
+    if (w->how & WF_PARALLEL_SPATIAL)
+        prepare_with(layer, w->mesh, all_channels);
+    else if (w->choose)
+        prepare_with(layer, w->mesh, whole_samples);
+    else if (w->how & WF_PARALLEL_CHANNEL)
+        prepare_with(layer, w->mesh, whole_channels);
+    else
+        return;
+    w->sharded = false;
 }
 
 static wf_status swap_norm(wf_layer *layer, const walk *w)
@@ -302,8 +330,9 @@ static void accept_any(wf_layer *layer, walk *w)
 static wf_status swap(wf_layer *layer, walk *w)
 {
     const bool table = layer->kind == &wf_embedding_serial; /* the table's new form is another kind */
-    const bool known =
-        layer->kind == &wf_conv_serial || layer->kind == &wf_linear_serial || is_image(layer) || wf_norm_is(layer);
+    const bool near = attends_near(layer);
+    const bool known = layer->kind == &wf_conv_serial || layer->kind == &wf_linear_serial || is_image(layer) ||
+                       wf_norm_is(layer) || near;
     if (w->choose && (known || table))
         w->how = choice_of(w, layer);
     else if (w->choose)
@@ -316,6 +345,8 @@ static wf_status swap(wf_layer *layer, walk *w)
         WF_TRY(swap_embedding(layer, w));
     else if (is_image(layer))
         WF_TRY(swap_image(layer, w));
+    else if (near)
+        place_attention(layer, w);
     else if (wf_norm_is(layer))
         WF_TRY(swap_norm(layer, w));
     else if (wf_lambda_is(layer, wf_flatten) && (w->how & (WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL))) {
@@ -323,7 +354,7 @@ static wf_status swap(wf_layer *layer, walk *w)
         w->sharded = false;
     } else if (wf_group_norm_is(layer) && (w->how & (WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL)))
         wf_group_norm_merged(layer, wf_group_merge_mesh(w->mesh));
-    if (w->choose && known)
+    if (w->choose && known && !near)
         accept_any(layer, w);
     for (int i = 0; i < layer->n_children; i++)
         WF_TRY(swap(layer->children[i], w));

@@ -58,7 +58,10 @@ wf_part_info wf_part_of(const wf_layer *layer)
         return pool_info(layer);
     if (layer->kind == &wf_upsample_serial || layer->kind == &wf_resize_serial)
         return (wf_part_info){.kind = WF_PART_WINDOW};
-    return (wf_part_info){0};
+    wf_part_info info = {0};
+    if (layer->kind->describe)
+        layer->kind->describe(layer, &info);
+    return info;
 }
 
 static int64_t share(int64_t n, int64_t ranks)

@@ -2,6 +2,8 @@
  * compute a box of outputs from a box of inputs. Pure arithmetic. */
 #include "layers/window/window_impl.h"
 
+#include "core/neighbourhood_author.h"
+
 bool wf_boundary_given(const wf_boundary *boundary, int nd)
 {
     for (int d = 2; d < 2 + nd; d++)
@@ -93,6 +95,22 @@ static wf_range made_of(const wf_index_map *index_map, int d, wf_range r)
     return inside.lo < inside.hi ? inside : (wf_range){0, 0};
 }
 
+/* The pixels of one class see the farther places the farther they are; neighbours may be of different classes. */
+static wf_range reads_around(const wf_index_map *index_map, int d, wf_range outputs)
+{
+    const wf_window w = index_map->window[d];
+    const wf_neighbourhood g = {.length = {index_map->in[d]}, .kernel = {w.kernel}, .dilation = {w.dilation}};
+    wf_range reads = {index_map->in[d], 0};
+    for (int64_t i = 0; i < w.dilation && outputs.lo + i < outputs.hi; i++) {
+        const wf_neighbours first = wf_neighbourhood_keys(&g, 0, outputs.lo + i);
+        const wf_neighbours last = wf_neighbourhood_keys(&g, 0, outputs.hi - 1 - i);
+        const int64_t end = last.first + (last.count - 1) * last.step + 1;
+        reads.lo = first.first < reads.lo ? first.first : reads.lo;
+        reads.hi = end > reads.hi ? end : reads.hi;
+    }
+    return reads;
+}
+
 wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outputs)
 {
     if (index_map->kind == WF_INDEX_MAP_ALL)
@@ -104,6 +122,8 @@ wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outpu
         return (wf_range){0, 0};
     if (index_map->kind == WF_INDEX_MAP_CHAIN)
         return outputs;
+    if (index_map->kind == WF_INDEX_MAP_NEIGHBOURHOOD)
+        return reads_around(index_map, d, outputs);
     const bool round = index_map->round[d];
     const int64_t lo = round ? FAR : index_map->lo[d],
                   length = index_map->in[d] + lo + (round ? FAR : index_map->hi[d]);

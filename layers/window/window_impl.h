@@ -34,12 +34,14 @@ void wf_resize_weights(const wf_resize_geom *geom, int d, int64_t o, double *wei
 int64_t wf_resize_place(const wf_resize_geom *geom, int d, int64_t a);
 
 typedef enum wf_index_map_kind {
-    WF_INDEX_MAP_WINDOW = 0,  /* an output reads what lies under its window */
-    WF_INDEX_MAP_WINDOW_BACK, /* an output lies under the windows of the inputs that it reads: backward-data */
-    WF_INDEX_MAP_RESAMPLE,    /* upsampling */
-    WF_INDEX_MAP_RESIZE,      /* resampling to any length */
-    WF_INDEX_MAP_ALL,         /* every rank reads everything */
-    WF_INDEX_MAP_CHAIN,       /* several index maps, one after the other */
+    WF_INDEX_MAP_WINDOW = 0,    /* an output reads what lies under its window */
+    WF_INDEX_MAP_WINDOW_BACK,   /* an output lies under the windows of the inputs that it reads: backward-data */
+    WF_INDEX_MAP_RESAMPLE,      /* upsampling */
+    WF_INDEX_MAP_RESIZE,        /* resampling to any length */
+    WF_INDEX_MAP_NEIGHBOURHOOD, /* attention to pixels around: the window's kernel and dilation, moved inside at borders
+                                   (core/neighbourhood_author.h) */
+    WF_INDEX_MAP_ALL,           /* every rank reads everything */
+    WF_INDEX_MAP_CHAIN,         /* several index maps, one after the other */
 } wf_index_map_kind;
 
 typedef struct wf_index_map {

@@ -360,7 +360,7 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const 
         WF_TRY(split_of(p, leaf, s, part, &own));
     const double share = (cut ? 1.0 / p->pixels : 1) / (double)(in * out);
     if (own.seconds <= 0 && !has_parts(leaf)) {
-        *ratio = share;
+        *ratio = cut && wf_planner_attends(leaf) ? wf_planner_attention_of(p, leaf).share / (double)(in * out) : share;
         return WF_OK;
     }
     if (leaf->info.kind == WF_PART_NORM)
@@ -381,7 +381,7 @@ static wf_status ratio_of(const wf_place *p, const wf_planner_leaf *leaf, const 
 /* True for a leaf that asks for its layout; others take what comes. */
 static bool asks(const wf_planner_leaf *leaf)
 {
-    return leaf->info.kind != WF_PART_OTHER;
+    return leaf->info.kind != WF_PART_OTHER && leaf->info.kind != WF_PART_ATTENTION;
 }
 
 /* Forward, all ranks get mean, square and head of each other; backward, two short sums in f64 (layers/sync_norm.h). */
@@ -404,6 +404,17 @@ static void add_global_pool(const wf_place *p, const wf_planner_leaf *leaf, wf_u
     c->state &= ~WF_PARALLEL_SPATIAL;
 }
 
+/* Windows come and their outputs go back, in each direction. */
+static void add_attention(const wf_place *p, const wf_planner_leaf *leaf, wf_unit_cost *c)
+{
+    const wf_attention_cost a = wf_planner_attention_of(p, leaf);
+    const double messages = a.messages * (leaf->info.kind == WF_PART_WINDOWS ? 2 : 1);
+    if (a.forward > 0)
+        add_message(p, p->pixels, messages, a.forward, FORWARD, c);
+    if (a.backward > 0)
+        add_message(p, p->pixels, messages, a.backward, BACKWARD, c);
+}
+
 /* Bytes of the gradients of output and input, with the channels that a rank computes with. */
 static double gradient_bytes(const wf_place *p, const wf_planner_leaf *leaf, const leaf_split *split)
 {
@@ -417,7 +428,7 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
 {
     const wf_planner_leaf *leaf = &p->m->leaf[i];
     const wf_part_kind kind = leaf->info.kind;
-    const bool first = i == 0, flattens = kind == WF_PART_OTHER && leaf->y.rank < leaf->x.rank;
+    const bool first = i == 0, flattens = kind == WF_PART_OTHER && leaf->y.rank < leaf->x.rank && leaf->y.rank == 2;
     const bool multiplies = kind == WF_PART_CONV || kind == WF_PART_LINEAR;
     leaf_split split = {.in = 1, .out = 1};
     if (kind == WF_PART_LINEAR || leaf->x.rank < 3)
@@ -450,7 +461,9 @@ static wf_status add_leaf(const wf_place *p, int i, unsigned form, wf_unit_cost 
     const double before_s = c->message_s, before_again_s = c->again_s;
     if (by_channels)
         add_channel_moves(p, leaf, by_input, first, c);
-    if (cut && leaf->info.nd > 0)
+    if (cut && wf_planner_attends(leaf))
+        add_attention(p, leaf, c);
+    else if (cut && leaf->info.nd > 0)
         add_halos(p, leaf, &split, first, c);
     if (cut && (kind == WF_PART_GLOBAL_MEAN || kind == WF_PART_GLOBAL_MAX))
         add_global_pool(p, leaf, c);

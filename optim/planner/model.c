@@ -71,6 +71,8 @@ static void describe(const wf_planner_model *m, wf_planner_leaf *leaf, const wf_
     if (layer->n_children == 0) {
         leaf->layer = layer;
         leaf->info = wf_part_of(layer);
+    } else if (layer->kind->describe) {
+        leaf->info = wf_part_of(layer);
     }
 }
 

@@ -62,6 +62,14 @@ wf_status wf_place_cost(const wf_place *place, const wf_planner_unit *unit, unsi
 wf_status wf_place_sum(const wf_place *place, int members, int stride, wf_sum_cost *cost) WF_NODISCARD;
 bool wf_place_between(const wf_place *place, int span);
 
+/* --- attention.c: attention over an image, or tokens, that ranks share */
+typedef struct wf_attention_cost {
+    double share;                       /* of the work, on the rank that has most of it */
+    double forward, backward, messages; /* bytes and messages that a rank sends on average; messages: of one exchange */
+} wf_attention_cost;
+bool wf_planner_attends(const wf_planner_leaf *leaf);
+wf_attention_cost wf_planner_attention_of(const wf_place *place, const wf_planner_leaf *leaf);
+
 /* --- json.c: a reader of JSON, as much of it as plan files have ------------------------------------------------------
  */
 typedef struct wf_json_value {

@@ -294,8 +294,183 @@ static void weights(run *r)
 }
 BOTH(weights)
 
+/* --- neighbourhoods -------------------------------------------------------------------------------------------------
+ */
+
+typedef struct neighbour_case {
+    int64_t n, heads, d, e;
+    int64_t length[3], kernel[3], dilation[3];
+    int64_t lo[3], hi[3]; /* the queries; hi 0: all */
+    bool bias, more;      /* more keys than they see */
+    unsigned without;     /* bits of dq, dk and dv that are not wanted */
+} neighbour_case;
+
+static void note_neighbours(run *r, const neighbour_case *t)
+{
+    snprintf(r->note, sizeof r->note, "n %lld heads %lld d %lld e %lld, %lld,%lld,%lld by %lld,%lld,%lld, bias %d",
+             (long long)t->n, (long long)t->heads, (long long)t->d, (long long)t->e, (long long)t->length[0],
+             (long long)t->length[1], (long long)t->length[2], (long long)t->kernel[0], (long long)t->kernel[1],
+             (long long)t->kernel[2], t->bias);
+}
+
+/* The parts of the image that the arrays of queries and keys hold. */
+static wf_neighbourhood parts_of(const neighbour_case *t, int64_t p[3], int64_t s[3])
+{
+    wf_neighbourhood g = {0};
+    for (int d = 0; d < 3; d++) {
+        g.length[d] = t->length[d] > 0 ? t->length[d] : 1;
+        g.kernel[d] = t->kernel[d] > 0 ? t->kernel[d] : 1;
+        g.dilation[d] = t->dilation[d] > 0 ? t->dilation[d] : 1;
+        const int64_t lo = t->lo[d], hi = t->hi[d] > 0 ? t->hi[d] : g.length[d];
+        int64_t first = g.length[d], end = 0;
+        for (int64_t i = lo; i < hi; i++) {
+            const wf_neighbours seen = wf_neighbourhood_keys(&g, d, i);
+            const int64_t last = seen.first + (seen.count - 1) * seen.step;
+            first = seen.first < first ? seen.first : first;
+            end = last + 1 > end ? last + 1 : end;
+        }
+        first -= t->more && first > 0;
+        end += t->more && end < g.length[d];
+        g.first_query[d] = lo;
+        g.first_key[d] = first;
+        p[d] = hi - lo;
+        s[d] = end > first ? end - first : 0;
+    }
+    return g;
+}
+
+static void neighbours_body(run *r)
+{
+    const neighbour_case *const t = r->args;
+    int64_t p[3], s[3];
+    const wf_neighbourhood g = parts_of(t, p, s);
+    note_neighbours(r, t);
+    const wf_shape qs = WF_SHAPE(t->n, p[0], p[1], p[2], t->heads * t->d);
+    const wf_shape ks = WF_SHAPE(t->n, s[0], s[1], s[2], t->heads * t->d);
+    const wf_shape vs = WF_SHAPE(t->n, s[0], s[1], s[2], t->heads * t->e);
+    const wf_shape ys = WF_SHAPE(t->n, p[0], p[1], p[2], t->heads * t->e);
+    const wf_shape table = WF_SHAPE(t->heads, (2 * g.kernel[0] - 1) * (2 * g.kernel[1] - 1) * (2 * g.kernel[2] - 1));
+    const wf_array q = run_in(r, qs, ROW, -1, 1), k = run_in(r, ks, ROW, -1, 1), v = run_in(r, vs, ROW, -1, 1);
+    const wf_array dy = run_in(r, ys, ROW, -1, 1), y = run_out(r, ys, ROW, false);
+    const wf_array bias = wide_in(r, table, -1, 1), dbias = wide_out(r, table, false);
+    const wf_array lse = wide_out(r, WF_SHAPE(t->n, t->heads, p[0] * p[1] * p[2]), false);
+    const wf_array dq = run_out(r, qs, ROW, false), dk = run_out(r, ks, ROW, false), dv = run_out(r, vs, ROW, false);
+    wf_neighbourhood_args args = {.around = g,
+                                  .heads = t->heads,
+                                  .scale = 1 / sqrt((double)t->d),
+                                  .q = &q,
+                                  .k = &k,
+                                  .v = &v,
+                                  .y = &y,
+                                  .lse = &lse,
+                                  .bias = t->bias ? &bias : NULL};
+    run_call(r, r->k->neighbourhood_forward(r->ctx, &args));
+    run_result(r, &y, 4);
+    run_result(r, &lse, 4);
+    args.dy = &dy;
+    args.dq = t->without & 1u ? NULL : &dq;
+    args.dk = t->without & 2u ? NULL : &dk;
+    args.dv = t->without & 4u ? NULL : &dv;
+    args.dbias = t->bias ? &dbias : NULL;
+    run_call(r, r->k->neighbourhood_backward(r->ctx, &args));
+    const wf_array *const grad[] = {args.dq, args.dk, args.dv};
+    for (int i = 0; i < 3; i++)
+        if (grad[i])
+            run_result(r, grad[i], 8);
+    if (args.dbias)
+        run_result(r, &dbias, 64);
+}
+
+static const neighbour_case neighbour_cases[] = {
+    {.n = 1, .heads = 1, .d = 1, .e = 1},
+    {.n = 2, .heads = 2, .d = 3, .e = 5, .length = {1, 1, 11}, .kernel = {1, 1, 4}, .bias = true},
+    {.n = 2, .heads = 2, .d = 20, .e = 9, .length = {1, 9, 8}, .kernel = {1, 5, 3}, .bias = true},
+    {.n = 1, .heads = 1, .d = 70, .e = 33, .length = {1, 7, 9}, .kernel = {1, 7, 7}},
+    {.n = 1,
+     .heads = 2,
+     .d = 4,
+     .e = 8,
+     .length = {1, 11, 13},
+     .kernel = {1, 3, 4},
+     .dilation = {0, 3, 2},
+     .bias = true},
+    {.n = 1, .heads = 1, .d = 5, .e = 2, .length = {4, 5, 6}, .kernel = {2, 3, 4}, .dilation = {2, 1, 1}, .bias = true},
+    {.n = 2,
+     .heads = 1,
+     .d = 8,
+     .e = 8,
+     .length = {1, 12, 10},
+     .kernel = {1, 4, 5},
+     .lo = {0, 3, 0},
+     .hi = {0, 5, 2},
+     .bias = true},
+    {.n = 1,
+     .heads = 2,
+     .d = 6,
+     .e = 7,
+     .length = {1, 12, 13},
+     .kernel = {1, 3, 4},
+     .dilation = {1, 2, 3},
+     .lo = {0, 7, 11},
+     .hi = {0, 8, 13},
+     .bias = true,
+     .more = true},
+    {.n = 1, .heads = 1, .d = 4, .e = 4, .length = {1, 4, 40}, .kernel = {1, 3, 9}, .without = 1},
+    {.n = 1, .heads = 1, .d = 4, .e = 4, .length = {1, 4, 6}, .kernel = {1, 3, 3}, .without = 2, .bias = true},
+    {.n = 1, .heads = 1, .d = 4, .e = 4, .length = {1, 4, 6}, .kernel = {1, 2, 3}, .without = 1 | 4},
+    {.n = 0, .heads = 2, .d = 4, .e = 4, .length = {1, 4, 6}, .kernel = {1, 3, 3}, .bias = true},
+    {.n = 2,
+     .heads = 2,
+     .d = 4,
+     .e = 4,
+     .length = {1, 4, 6},
+     .kernel = {1, 3, 3},
+     .lo = {0, 2, 0},
+     .hi = {0, 2, 6},
+     .bias = true},
+};
+
+static void neighbours(void)
+{
+    for (size_t i = 0; i < sizeof neighbour_cases / sizeof *neighbour_cases; i++)
+        contract_check("neighbours", neighbours_body, &neighbour_cases[i], contract_seed() + i);
+}
+
+/* Pixels 0 to 4 of value 10^place and equal scores: those that each sees have equal weights. */
+static void borders(run *r)
+{
+    const wf_array q = run_array(r, r->dtype, WF_SHAPE(1, 1, 1, 5, 1), ROW, LIST(0, 0, 0, 0, 0));
+    const wf_array v = run_array(r, r->dtype, WF_SHAPE(1, 1, 1, 5, 1), ROW, LIST(1, 10, 100, 1000, 10000));
+    const wf_array bias = run_array(r, r->dtype, WF_SHAPE(1, 7), ROW, LIST(0, 0, 0, 0, 0, 0, 0));
+    const wf_array y = run_out(r, WF_SHAPE(1, 1, 1, 5, 1), ROW, false);
+    const wf_array lse = run_out(r, WF_SHAPE(1, 1, 5), ROW, false);
+    wf_neighbourhood_args args = {.around = {{1, 1, 5}, {1, 1, 3}, {1, 1, 1}, {0}, {0}},
+                                  .heads = 1,
+                                  .scale = 1,
+                                  .q = &q,
+                                  .k = &q,
+                                  .v = &v,
+                                  .y = &y,
+                                  .lse = &lse};
+    run_call(r, r->k->neighbourhood_forward(r->ctx, &args));
+    expect(r, "y of 3", &y, LIST(37, 37, 370, 3700, 3700));
+    args.around.kernel[2] = 4;
+    args.bias = &bias;
+    run_call(r, r->k->neighbourhood_forward(r->ctx, &args));
+    expect(r, "y of 4", &y, LIST(277.75, 277.75, 277.75, 2777.5, 2777.5));
+    args.around.kernel[2] = args.around.dilation[2] = 2;
+    args.bias = NULL;
+    run_call(r, r->k->neighbourhood_forward(r->ctx, &args));
+    expect(r, "y of 2, dilated", &y, LIST(50.5, 505, 50.5, 505, 5050));
+}
+BOTH(borders)
+
 int main(int argc, char **argv)
 {
-    static const test_case cases[] = {{"attention", attention}, {"weights", weights_both}, {NULL, NULL}};
+    static const test_case cases[] = {{"attention", attention},
+                                      {"weights", weights_both},
+                                      {"neighbours", neighbours},
+                                      {"borders", borders_both},
+                                      {NULL, NULL}};
     return contract_main(argc, argv, cases);
 }

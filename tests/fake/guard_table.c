@@ -321,6 +321,8 @@ SLOT(3, softmax_forward, (CTX, bool a, ARRAY *b, ARRAY *c), (I(0), P(1), P(2)), 
 SLOT(4, softmax_backward, (CTX, bool a, ARRAY *b, ARRAY *c, ARRAY *d), (I(0), P(1), P(2), P(3)), a, b, c, d)
 SLOT_OF(attention, attention_forward)
 SLOT_OF(attention, attention_backward)
+SLOT_OF(neighbourhood, neighbourhood_forward)
+SLOT_OF(neighbourhood, neighbourhood_backward)
 SLOT_OF(gates, gates_forward)
 SLOT_OF(gates, gates_backward)
 SLOT(3, row_most, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
@@ -445,6 +447,7 @@ static wf_kernels filled(void)
     TAKE(group_norm_merge), TAKE(group_norm_forward), TAKE(group_norm_backward_stats), TAKE(group_norm_backward);
     TAKE(act_forward), TAKE(act_backward), TAKE(binary), TAKE(fold), TAKE(dropout);
     TAKE(epilogue_forward), TAKE(sum), TAKE(sum_squares), TAKE(softmax_forward), TAKE(softmax_backward);
+    TAKE(neighbourhood_forward), TAKE(neighbourhood_backward);
     TAKE(attention_forward), TAKE(attention_backward), TAKE(gates_forward), TAKE(gates_backward), TAKE(row_most),
         TAKE(row_most_backward), TAKE(take_forward), TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward),
         TAKE(nll_forward), TAKE(nll_backward), TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct),

@@ -457,6 +457,45 @@ static void errors(void)
     end();
 }
 
+static void refuse_around(const char *words, wf_neighbourhood_attention_opts o)
+{
+    wf_layer *layer = wf_neighbourhood_attention(ctx, o);
+    WF_EXPECT(!layer && strstr(wf_error_message(), words), "is \"%s\", should have \"%s\"", wf_error_message(), words);
+    wf_error_clear();
+}
+
+static void neighbourhood_errors(void)
+{
+    begin();
+    const wf_neighbourhood_attention_opts good = {.features = 4, .heads = 2, .kernel = 3, .dilation = 2};
+    wf_neighbourhood_attention_opts o = good;
+    wf_tensor *x[2] = {wf_tensor_new(ctx, WF_F64, WF_SHAPE(1, 4, 6, 5)), wf_tensor_new(ctx, WF_F64, WF_SHAPE(1, 4, 6))};
+    wf_layer *layer = wf_neighbourhood_attention(ctx, good);
+    for (int i = 0; i < 2; i++)
+        WF_EXPECT_OK(wf_tensor_fill(x[i], 1));
+    refuse(WF_ERR_SHAPE, "3 pixels in steps of 2 do not fit into dimension 3 of [1,4,6,5], should be at most 2",
+           wf_apply(layer, wf_input(tape, x[0])));
+    refuse(WF_ERR_SHAPE, "should have 2 spatial dimensions", wf_apply(layer, wf_input(tape, x[1])));
+    o.heads = 3;
+    refuse_around("4 features of 3 heads", o);
+    o = good;
+    o.kernel = 0;
+    refuse_around("a kernel of 0 pixels", o);
+    o = good;
+    o.dilation_nd[1] = -1;
+    refuse_around("a dilation of -1 pixels", o);
+    o = good;
+    o.nd = 4;
+    refuse_around("of 4 spatial dimensions", o);
+    o = good;
+    o.scale = -1;
+    refuse_around("scale is -1", o);
+    wf_layer_free(layer);
+    for (int i = 0; i < 2; i++)
+        wf_tensor_free(x[i]);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -467,5 +506,6 @@ int main(int argc, char **argv)
                                    {"memory", memory},
                                    {"threads", threads},
                                    {"errors", errors},
+                                   {"neighbourhood_errors", neighbourhood_errors},
                                    {0}});
 }

@@ -1,6 +1,6 @@
-/* Attention in windows of images that ranks share, by rows, columns, samples and heads, at even, uneven and empty cuts:
- * y, dx and the gradients of all parameters are those of the serial layer, and two exchanges in each direction move
- * the pixels that windows lack, and no more. */
+/* Attention in windows and neighbourhoods of images that ranks share, by rows, columns, samples and heads, at even,
+ * uneven and empty cuts: y, dx and the gradients of all parameters are those of the serial layer, and the exchanges
+ * move the pixels that windows or neighbourhoods lack, and no more. */
 #include "tests/layers/attention_parts.h"
 
 enum { SAMPLES = 2, FEATURES = 8, BOUNDS_MOST = 9 };
@@ -85,25 +85,45 @@ static int64_t rows_moved(const window_case *t, const wf_layout *layout, int par
 typedef struct window_outcome {
     double y[MOST], dx[MOST];
     uint64_t bytes;
+    wf_layout layout; /* of y */
 } window_outcome;
 
-static wf_layer *train_windows(const window_case *t, const wf_mesh *mesh, wf_tape *tape, const wf_tensor *x,
-                               window_outcome *to)
+static void train_layer(const char *name, wf_layer *layer, const wf_mesh *mesh, wf_tape *tape, const wf_tensor *x,
+                        window_outcome *to)
 {
-    wf_layer *layer = make_windows(t, mesh);
-    WF_EXPECT(layer, "%s: %s", t->name, wf_error_message());
+    WF_EXPECT(layer, "%s: %s", name, wf_error_message());
     set_biases(layer);
     WF_EXPECT_OK(wf_tape_set_iteration(tape, 3));
     const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_HEIGHT) : comm;
     const uint64_t before = wf_comm_traffic(group).bytes_sent;
     wf_var *leaf = wf_leaf(tape, x), *out = wf_apply(layer, leaf), *loss = wf_sum(wf_mul(out, wf_mul(out, out)));
-    WF_EXPECT(loss, "%s: %s", t->name, wf_error_message());
+    WF_EXPECT(loss, "%s: %s", name, wf_error_message());
     values_get(wf_value(out), to->y);
+    to->layout = wf_value(out)->layout;
     WF_EXPECT_OK(wf_backward(loss));
     to->bytes = wf_comm_traffic(group).bytes_sent - before;
     values_get(wf_grad(leaf), to->dx);
     WF_EXPECT_OK(wf_tape_reset(tape));
-    return layer;
+}
+
+static void compare_outcomes(const char *name, const wf_mesh *mesh, const wf_layout *layout,
+                             const window_outcome *serial, const window_outcome *parallel)
+{
+    const double y = part_error(layout, serial->y, parallel->y), dx = part_error(layout, serial->dx, parallel->dx);
+    WF_EXPECT(y < 1e-12, "%s on %s: y is off by %g", name, wf_mesh_text(mesh), y);
+    WF_EXPECT(dx < 1e-12, "%s on %s: dx is off by %g", name, wf_mesh_text(mesh), dx);
+}
+
+static void compare_gradients(const char *name, const wf_mesh *mesh, wf_layer *one, wf_layer *all, int64_t params)
+{
+    int64_t count = 0, others = 0;
+    wf_param *const *a, *const *b;
+    WF_EXPECT_OK(wf_layer_params(one, &count, &a));
+    WF_EXPECT_OK(wf_layer_params(all, &others, &b));
+    WF_EXPECT(count == params && others == params, "%s: %lld and %lld parameters", name, (long long)count,
+              (long long)others);
+    for (int64_t i = 0; i < count && i < others; i++)
+        compare_gradient(name, mesh, a[i], b[i]);
 }
 
 static void compare_bytes(const window_case *t, const wf_mesh *mesh, const wf_layout *layout, uint64_t bytes)
@@ -118,6 +138,34 @@ static void compare_bytes(const window_case *t, const wf_mesh *mesh, const wf_la
     WF_EXPECT(sent == want, "%s: %g bytes were sent, should be %g", t->name, sent, want);
 }
 
+/* A serial layer that wf_parallelize places on the mesh takes an image that only samples cut, and gives one that all
+ * axes cut. Takes the layer. */
+static void compare_placed(const char *name, const wf_mesh *mesh, wf_layer *serial, wf_layer *mine, const wf_tensor *x,
+                           const window_outcome *want)
+{
+    static window_outcome got;
+    wf_layout layout;
+    int64_t count = 0, others = 0;
+    wf_param *const *a, *const *b;
+    wf_tape *tape = wf_tape_new(ctx);
+    WF_EXPECT_OK(wf_parallelize(mine, mesh, WF_PARALLEL_SPATIAL));
+    WF_EXPECT_OK(wf_mesh_layout(mesh, x->shape, (wf_layout_opts){.dim = {[WF_AXIS_DATA] = WF_DIM(0)}}, &layout));
+    wf_tensor *part = wf_tensor_redistribute(x, layout);
+    train_layer(name, mine, mesh, tape, part, &got);
+    const int high = wf_mesh_size(mesh, WF_AXIS_HEIGHT), wide = wf_mesh_size(mesh, WF_AXIS_WIDTH);
+    WF_EXPECT(wf_layout_is_sharded(&got.layout, 2) == (high > 1) && wf_layout_is_sharded(&got.layout, 3) == (wide > 1),
+              "%s on %s: wf_parallelize does not cut the image", name, wf_mesh_text(mesh));
+    WF_EXPECT(part_error(&got.layout, want->y, got.y) < 1e-12 && part_error(&layout, want->dx, got.dx) < 1e-12,
+              "%s on %s: y or dx is off after wf_parallelize", name, wf_mesh_text(mesh));
+    WF_EXPECT_OK(wf_layer_params(serial, &count, &a));
+    WF_EXPECT_OK(wf_layer_params(mine, &others, &b));
+    for (int64_t i = 0; i < count && i < others; i++)
+        compare_gradient(name, mesh, a[i], b[i]);
+    wf_layer_free(mine);
+    wf_tensor_free(part);
+    wf_tape_free(tape);
+}
+
 static void compare_windows(const window_case *t, const wf_mesh *mesh)
 {
     static window_outcome serial, parallel;
@@ -130,25 +178,29 @@ static void compare_windows(const window_case *t, const wf_mesh *mesh)
     values_set(x, host);
     const wf_layout layout = cut_image(t, mesh);
     wf_tensor *part = wf_tensor_redistribute(x, layout);
-    wf_layer *one = train_windows(t, NULL, tape, x, &serial);
-    wf_layer *all = train_windows(t, mesh, tape, part, &parallel);
-    WF_EXPECT(part_error(&layout, serial.y, parallel.y) < 1e-12, "%s on %s: y is off by %g", t->name,
-              wf_mesh_text(mesh), part_error(&layout, serial.y, parallel.y));
-    WF_EXPECT(part_error(&layout, serial.dx, parallel.dx) < 1e-12, "%s on %s: dx is off by %g", t->name,
-              wf_mesh_text(mesh), part_error(&layout, serial.dx, parallel.dx));
+    wf_layer *one = make_windows(t, NULL), *all = make_windows(t, mesh);
+    train_layer(t->name, one, NULL, tape, x, &serial);
+    train_layer(t->name, all, mesh, tape, part, &parallel);
+    compare_outcomes(t->name, mesh, &layout, &serial, &parallel);
     compare_bytes(t, mesh, &layout, parallel.bytes);
-    int64_t count = 0, others = 0;
-    wf_param *const *a, *const *b;
-    WF_EXPECT_OK(wf_layer_params(one, &count, &a));
-    WF_EXPECT_OK(wf_layer_params(all, &others, &b));
-    WF_EXPECT(count == 9 && others == 9, "%s: %lld and %lld parameters", t->name, (long long)count, (long long)others);
-    for (int64_t i = 0; i < count && i < others; i++)
-        compare_gradient(t->name, mesh, a[i], b[i]);
+    compare_gradients(t->name, mesh, one, all, 9);
+    if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1 && t->parts == BALANCED)
+        compare_placed(t->name, mesh, one, make_windows(t, NULL), x, &serial);
     wf_layer_free(one);
     wf_layer_free(all);
     wf_tensor_free(part);
     wf_tensor_free(x);
     wf_tape_free(tape);
+}
+
+#include "tests/layers/neighbour_parts.h"
+
+static void compare_all(const wf_mesh *mesh)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        compare_windows(&cases[i], mesh);
+    for (size_t i = 0; i < sizeof near_cases / sizeof *near_cases; i++)
+        compare_near(&near_cases[i], mesh);
 }
 
 static void windows(void)
@@ -165,14 +217,12 @@ static void windows(void)
                 comm,
                 (wf_mesh_opts){.data = heads ? 1 : rest, .channel = heads ? rest : 1, .height = high, .width = wide});
             WF_EXPECT(mesh, "%s", wf_error_message());
-            for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-                compare_windows(&cases[i], mesh);
+            compare_all(mesh);
             wf_mesh_close(mesh);
         }
     if (size == 4) {
         wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 2, .height = 2});
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            compare_windows(&cases[i], mesh);
+        compare_all(mesh);
         wf_mesh_close(mesh);
     }
     WF_EXPECT_OK(wf_comm_close(comm));

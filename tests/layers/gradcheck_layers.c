@@ -352,6 +352,20 @@ static void transformers(void)
     check_layer("window_attention of no row", wf_window_attention(ctx, windows), WF_SHAPE(1, 2, 0, 5));
 }
 
+static void neighbourhoods(void)
+{
+    const wf_init init = {WF_INIT_UNIFORM, -0.5, 0.5};
+    wf_neighbourhood_attention_opts o = {.features = 4, .heads = 2, .kernel_nd = {3, 2}, .w_init = init};
+    check_layer("neighbourhood_attention", wf_neighbourhood_attention(ctx, o), WF_SHAPE(1, 4, 4, 3));
+    check_layer("neighbourhood_attention of no sample", wf_neighbourhood_attention(ctx, o), WF_SHAPE(0, 4, 4, 3));
+    o = (wf_neighbourhood_attention_opts){
+        .features = 2, .heads = 1, .nd = 1, .kernel = 3, .dilation = 2, .scale = 0.7, .no_bias = true, .w_init = init};
+    check_layer("neighbourhood_attention 1-d, dilated", wf_neighbourhood_attention(ctx, o), WF_SHAPE(2, 2, 7));
+    o = (wf_neighbourhood_attention_opts){
+        .features = 2, .heads = 2, .nd = 3, .kernel = 2, .no_relative = true, .w_init = init};
+    check_layer("neighbourhood_attention 3-d", wf_neighbourhood_attention(ctx, o), WF_SHAPE(1, 2, 2, 3, 2));
+}
+
 /* What residual blocks end with, and positions; the same samples are left out every time. */
 static void small_layers(void)
 {
@@ -491,6 +505,7 @@ int main(int argc, char **argv)
                                                {"small_layers", small_layers},
                                                {"embedding", embedding},
                                                {"transformers", transformers},
+                                               {"neighbourhoods", neighbourhoods},
                                                {"recurrent", recurrent},
                                                {"pooling", pooling},
                                                {"composed", composed},

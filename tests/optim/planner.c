@@ -98,6 +98,59 @@ static void rings_send_more(void)
     }
 }
 
+/* All layers of an image [1,8,64,32] cut by height over 4 ranks. */
+static wf_training_plan *plan_of_rows(wf_layer *model)
+{
+    const wf_planner_meter meter = meter_new(1e6);
+    const unsigned forms[] = {WF_PARALLEL_SPATIAL, WF_PARALLEL_SPATIAL, WF_PARALLEL_SPATIAL};
+    return plan_of(
+        model, WF_SHAPE(1, 8, 64, 32), &meter,
+        (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_SPATIAL, .mesh = {1, 1, 1, 4, 1, 1}, .forms = forms});
+}
+
+static void expect_bytes(const char *name, wf_layer *model, int u, double bytes)
+{
+    wf_training_plan *plan = plan_of_rows(model);
+    WF_EXPECT(plan && EQUAL(plan->unit[u].bytes, bytes), "%s: %g bytes, should be %g", name,
+              plan ? plan->unit[u].bytes : -1, bytes);
+    free_both(plan, model);
+}
+
+/* Rows of 8 channels of 32 pixels. A neighbourhood of 5 by 4 rows reads 2 rows above and 2 or 1 below, keys and values
+ * alike; shifted windows of 8 lack 4 rows on each rank, and their outputs go back; tokens go to heads and back. */
+static void attention_sends(void)
+{
+    const double row = 8 * 32 * 4;
+    const wf_neighbourhood_attention_opts odd = {.features = 8, .heads = 2, .kernel = 5};
+    const wf_neighbourhood_attention_opts even = {.features = 8, .heads = 2, .kernel = 4};
+    const wf_window_attention_opts window = {.features = 8, .heads = 2, .window = 8, .shift = 4};
+    expect_bytes("odd neighbourhoods", wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_neighbourhood_attention(ctx, odd))),
+                 1, 2 * 2 * 3 * row);
+    expect_bytes("even neighbourhoods",
+                 wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_neighbourhood_attention(ctx, even))), 1,
+                 2 * 2 * 2.25 * row);
+    expect_bytes("windows", wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_window_attention(ctx, window))), 1,
+                 4 * 4 * row);
+    expect_bytes("tokens",
+                 wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_lambda(ctx, wf_tokens),
+                                              wf_multihead(ctx, (wf_multihead_opts){.features = 8, .heads = 4}))),
+                 2, 2 * 4 * 0.75 * 16 * row);
+}
+
+/* Windows are computed whole: of 5 windows of 13 rows 4 ranks have two, one, one and one; projections take their share.
+ */
+static void whole_windows(void)
+{
+    const wf_window_attention_opts window = {.features = 8, .heads = 2, .window_nd = {13, 32}};
+    wf_layer *model = wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_window_attention(ctx, window)));
+    wf_training_plan *plan = plan_of_rows(model);
+    const double image = 8 * 64 * 32, windows = 8 * 65 * 32;
+    const double seconds = 0.1 * OPERATION_S * (0.4 * image + 0.25 * 4 * windows);
+    WF_EXPECT(plan && EQUAL(plan->unit[1].forward_s, seconds), "forward takes %g s, should take %g",
+              plan ? plan->unit[1].forward_s : -1, seconds);
+    free_both(plan, model);
+}
+
 /* The least time of all forms that four layers may have, each a search of its own. */
 static double fastest_of_all(wf_layer *model, const wf_planner_meter *meter, wf_planner_opts o)
 {
@@ -502,6 +555,8 @@ int main(int argc, char **argv)
                                                {"wide_layers_are_split_by_channels", wide_layers_are_split_by_channels},
                                                {"layers_differ", layers_differ},
                                                {"rings_send_more", rings_send_more},
+                                               {"attention_sends", attention_sends},
+                                               {"whole_windows", whole_windows},
                                                {"no_forms_are_faster", no_forms_are_faster},
                                                {"heavy_layers_become_stages", heavy_layers_become_stages},
                                                {"idle_time_is_priced", idle_time_is_priced},
