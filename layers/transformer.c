@@ -2,6 +2,7 @@
  * share one sum of the gradient of what they are made of. */
 #include "layers/transformer.h"
 
+#include "core/log.h"
 #include "core/opts.h"
 #include "layers/attention.h"
 #include "layers/functions.h"
@@ -9,8 +10,6 @@
 #include "layers/layerscale.h"
 #include "layers/parallel/parallel_impl.h"
 #include "layers/parallelize_author.h"
-
-#include <stdio.h>
 
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
@@ -22,7 +21,7 @@ typedef struct multihead_state {
     const wf_mesh *mesh;
     wf_attention_cut cut;
     bool paired;
-    wf_attention_choice noted;                    /* in the layer's text */
+    wf_attention_choice told;                     /* the latest one, in the log */
     wf_layer *query, *key, *value, *out, *rotary; /* children; rotary may be NULL */
     wf_param *relative;                           /* NULL: none */
 } multihead_state;
@@ -32,31 +31,22 @@ static wf_var *project(wf_layer *layer, wf_var *x)
     return wf_apply_with(layer, &x, 1, wf_token_linear_local, NULL);
 }
 
-static void note_multihead(wf_layer *layer)
-{
-    static const char *const word[] = {[WF_ATTENTION_CHEAPER] = "the cheaper way",
+static const char *const cut_word[] = {[WF_ATTENTION_CHEAPER] = "the cheaper way",
                                        [WF_ATTENTION_BY_HEADS] = "by heads",
                                        [WF_ATTENTION_RING] = "as a ring"};
-    const multihead_state *s = layer->state;
-    const wf_attention_choice *c = &s->noted;
-    char tokens[128] = "";
-    if (c->cut != WF_ATTENTION_CHEAPER)
-        snprintf(tokens, sizeof tokens, ": %s (%.0f bytes a rank and step by heads, %.0f as a ring)", word[c->cut],
-                 c->by_heads, c->by_ring);
-    wf_layer_note(layer, "multihead of %lld heads, causal %d, dropout %g, rotary %lld; shared tokens %s%s%s",
-                  (long long)s->heads, s->causal, s->dropout, (long long)s->length, word[s->cut],
-                  s->paired ? ", paired" : "", tokens);
-}
 
-/* Once for each choice, which all ranks make alike. */
-static void note_choice(wf_layer *layer, const wf_var *q, const wf_var *k, const wf_attention_opts *o)
+/* Once for each choice, which all ranks make alike. The layer's text stays as it is: ranks compare it, and measured
+ * times are kept by it. */
+static void tell_choice(wf_layer *layer, const wf_var *q, const wf_var *k, const wf_attention_opts *o)
 {
     multihead_state *s = layer->state;
     const wf_attention_choice c = wf_attention_choose(q, k, o);
-    if (c.cut == s->noted.cut && c.by_heads == s->noted.by_heads)
+    if (c.cut == WF_ATTENTION_CHEAPER || (c.cut == s->told.cut && c.by_heads == s->told.by_heads))
         return;
-    s->noted = c;
-    note_multihead(layer);
+    s->told = c;
+    wf_log_write(WF_LOG_DEBUG,
+                 "multihead \"%s\": shared tokens %s (%.0f bytes a rank and step by heads, %.0f as a ring)",
+                 wf_layer_path(layer), cut_word[c.cut], c.by_heads, c.by_ring);
 }
 
 static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
@@ -80,7 +70,7 @@ static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
                                     .bias = bias,
                                     .cut = s->cut,
                                     .paired = s->paired};
-    note_choice(layer, q, k, &opts);
+    tell_choice(layer, q, k, &opts);
     return wf_apply(s->out, wf_attention_tokens(q, k, v, opts));
 }
 
@@ -161,7 +151,9 @@ wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts o)
     layer->takes_children = true;
     if (o.mesh)
         layer->comm = wf_mesh_world(o.mesh);
-    note_multihead(layer);
+    wf_layer_note(layer, "multihead of %lld heads, causal %d, dropout %g, rotary %lld; shared tokens %s%s",
+                  (long long)o.heads, o.causal, o.dropout, (long long)o.rotary, cut_word[o.cut],
+                  o.paired ? ", paired" : "");
     if (add_projections(layer, &o))
         return layer;
     wf_layer_free(layer);

@@ -71,8 +71,8 @@ typedef struct wf_multihead_opts {
 } wf_multihead_opts;
 
 /* Multi-head attention of tokens x to themselves, or, of two inputs, to those of the second. Children query, key, value
- * and out, each a wf_token_linear; parameter relative [rows,heads]. The layer's text says how tokens that ranks share
- * come together, and the bytes of both ways. */
+ * and out, each a wf_token_linear; parameter relative [rows,heads]. With WEFT_LOG=debug a line says how tokens that
+ * ranks share come together, and the bytes of both ways. */
 wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts opts);
 
 typedef struct wf_window_attention_opts {

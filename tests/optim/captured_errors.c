@@ -298,6 +298,66 @@ static void slots(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+/* --- what captured steps read of layers --------------------------------------------------------------------------- */
+
+typedef struct shifted {
+    wf_ctx *ctx;
+    wf_layer *layer;
+    wf_tape *tape;
+    wf_tensor *x, *y;
+} shifted;
+
+static wf_status attend_shifted(void *arg)
+{
+    shifted *s = arg;
+    wf_tensor_free(s->y);
+    s->y = wf_keep(wf_apply(s->layer, wf_input(s->tape, s->x)));
+    return s->y ? wf_tape_reset(s->tape) : wf_error_code();
+}
+
+static wf_tensor *image_of(wf_ctx *ctx, int64_t rows)
+{
+    float host[2 * 8 * 4];
+    for (int i = 0; i < 2 * 8 * 4; i++)
+        host[i] = (float)(i * 37 % 19) / 4 - 2;
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(1, 2, rows, 4));
+    WF_EXPECT_OK(wf_tensor_import(x, host, wf_tensor_bytes(x)));
+    return x;
+}
+
+/* A step with shifted windows is right after the layer has seen more and fewer rows, which have tables of their own. */
+static void other_image(void)
+{
+    float want[2 * 8 * 4], got[2 * 8 * 4];
+    shifted s = {.ctx = ctx_of("cpu", WF_F32)};
+    s.layer = wf_layer_named(
+        wf_window_attention(s.ctx, (wf_window_attention_opts){.features = 2, .heads = 1, .window = 2, .shift = 1}),
+        "a");
+    s.tape = wf_tape_new(s.ctx);
+    s.x = image_of(s.ctx, 4);
+    wf_captured *c = wf_capture(s.ctx, attend_shifted, &s);
+    for (int i = 0; i < 4; i++)
+        WF_EXPECT_OK(wf_captured_run(c));
+    WF_EXPECT_OK(wf_tensor_export(s.y, want, wf_tensor_bytes(s.y)));
+    for (int64_t rows = 8; rows >= 6; rows -= 2) {
+        shifted other = s;
+        other.y = NULL;
+        other.x = image_of(s.ctx, rows);
+        WF_EXPECT_OK(attend_shifted(&other));
+        wf_tensor_free(other.x);
+        wf_tensor_free(other.y);
+    }
+    WF_EXPECT_OK(wf_captured_run(c));
+    WF_EXPECT_OK(wf_tensor_export(s.y, got, wf_tensor_bytes(s.y)));
+    WF_EXPECT(memcmp(want, got, wf_tensor_bytes(s.y)) == 0, "a captured step reads regions of another image");
+    wf_captured_free(c);
+    wf_tensor_free(s.x);
+    wf_tensor_free(s.y);
+    wf_layer_free(s.layer);
+    wf_tape_free(s.tape);
+    WF_EXPECT_OK(wf_ctx_free(s.ctx));
+}
+
 /* Another stream is forked off and joined again: 5 there, then + 1 here. */
 static void forked(void)
 {
@@ -354,6 +414,7 @@ int main(int argc, char **argv)
                                    {"barred_always", barred_always},
                                    {"given_up", given_up},
                                    {"other_clip", other_clip},
+                                   {"other_image", other_image},
                                    {"misuse", misuse},
                                    {"bad_label", bad_label},
                                    {"forms", forms},
