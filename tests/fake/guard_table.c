@@ -198,12 +198,17 @@ static guard_value save_count(wf_count count)
 #define FIELDS_group_norm(F)                                                                                           \
     F(I, rows) F(I, places) F(I, channels) F(I, groups) F(I, size) F(I, first) F(D, count) F(D, eps) F(I, about_zero)  \
     F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, gamma) F(P, beta) F(P, stats) F(P, sums) F(P, dgamma) F(P, dbeta)
+#define EACH_OF(F, field) F(I, field[0]) F(I, field[1]) F(I, field[2])
 #define FIELDS_attention(F)                                                                                            \
     F(I, heads) F(D, scale) F(P, q) F(P, k) F(P, v) F(P, y) F(P, lse) F(P, dy) F(P, dq) F(P, dk) F(P, dv) F(P, bias)   \
     F(P, index) F(P, dbias) F(P, mask) F(P, lengths) F(P, q_region) F(P, k_region) F(I, causal) F(I, first_query)      \
     F(I, first_key) F(I, first_sample) F(I, grid.first_row) F(I, grid.rows) F(I, grid.all_rows)                           \
     F(I, grid.first_column) F(I, grid.columns) F(I, grid.all_columns) F(I, joins) F(I, adds)          \
     F(D, dropout) F(P, random)
+#define FIELDS_neighbourhood(F)                                                                                        \
+    EACH_OF(F, around.length) EACH_OF(F, around.kernel) EACH_OF(F, around.dilation) EACH_OF(F, around.first_query)     \
+    EACH_OF(F, around.first_key) F(I, heads) F(D, scale) F(P, q) F(P, k) F(P, v) F(P, y) F(P, lse) F(P, dy) F(P, dq)    \
+    F(P, dk) F(P, dv) F(P, bias) F(P, dbias)
 #define FIELDS_gates(F)                                                                                                \
     F(I, cell) F(I, step) F(P, lengths) F(P, input) F(P, recurrent) F(P, bias) F(P, recurrent_bias) F(P, gates)        \
     F(P, kept) F(P, cell_before) F(P, before) F(P, h) F(P, y) F(P, dy) F(P, dh) F(P, dcell) F(P, dinput) F(P, drecurrent)
