@@ -11,6 +11,7 @@
 #include "optim/checkpoint.h"
 #include "optim/confusion.h"
 #include "optim/early_stop.h"
+#include "optim/ema.h"
 #include "optim/evaluator.h"
 #include "optim/multi_node.h"
 #include "optim/optim.h"

@@ -18,7 +18,7 @@
 typedef struct settings {
     const char *communicator, *model, *data, *test, *optimizer, *weights, *compute;
     int64_t batch, epochs, iterations, size, limit, test_limit, width, patch, warmup, seed;
-    double seconds, lr, decay, smoothing;
+    double seconds, lr, decay, smoothing, ema;
     bool no_flip, test_only;
     example_saves saves;
     example_best best;
@@ -31,6 +31,7 @@ typedef struct training {
     const settings *s;
     wf_layer *model;
     wf_optim *optim;
+    wf_ema *ema; /* NULL: the parameters themselves are tested and kept */
     wf_tape *tape;
     wf_iter *train, *test;
 } training;
@@ -80,6 +81,8 @@ static void read_options(int argc, char **argv, settings *s)
         {"lr", "X", "learning rate for 256 images a step; 0: 0.1 of sgd, 0.001 of adamw", .real = &s->lr},
         {"weight-decay", "X", "0: 0.0001 of sgd, 0.05 of adamw", .real = &s->decay},
         {"label-smoothing", "X", "part of the target that is spread over all classes, as 0.1", .real = &s->smoothing},
+        {"ema", "X", "test and keep moving averages of the parameters of this decay, as 0.999; 0: none",
+         .real = &s->ema},
         {"warmup", "N", "steps in which the rate rises; 0: a tenth of all", .number = &s->warmup,
          .most = EXAMPLE_MOST_COUNT},
         {"weights", "FILE", "begin from this model file (HDF5)", .text = &s->weights},
@@ -114,6 +117,8 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
                  c->name);
     else if (s->smoothing > 1)
         snprintf(complaint, sizeof complaint, "--label-smoothing %g: should be at most 1", s->smoothing);
+    else if (s->ema >= 1)
+        snprintf(complaint, sizeof complaint, "--ema %g: should be below 1", s->ema);
     else if (!s->optimizer)
         s->optimizer = c->adamw ? "adamw" : "sgd";
     example_agree(comm, *complaint ? complaint : NULL);
@@ -252,7 +257,12 @@ static tally test_images(training *t)
 
 static wf_status evaluate(wf_trainer *trainer, void *user)
 {
-    const tally here = test_images(user);
+    training *t = user;
+    if (t->ema)
+        WF_MUST(wf_ema_swap(t->ema));
+    const tally here = test_images(t);
+    if (t->ema)
+        WF_MUST(wf_ema_swap(t->ema));
     const double images = (double)here.images;
     WF_MUST(wf_trainer_observe(trainer, "accuracy", (double)here.top1 / images, images));
     WF_MUST(wf_trainer_observe(trainer, "top5", (double)here.top5 / images, images));
@@ -308,11 +318,12 @@ static int train(training *t)
                                                            .profile = s->saves.profile ? STDOUT_FILENO : 0,
                                                            .unit = "images",
                                                            .optim = t->optim,
+                                                           .ema = t->ema,
                                                            .finite = true});
     const wf_when always = {.epochs = 1, .end = true}, after = {.epochs = 1, .end = true, .after_report = true};
     WF_MUST(wf_trainer_add_hook(trainer, "evaluate", evaluate, t, always));
     WF_MUST(wf_trainer_add_hook(trainer, "print", print_epoch, NULL, after));
-    example_keep_best(trainer, t->model, &s->best);
+    example_keep_best(trainer, t->model, &s->best, t->ema != NULL);
     const int code = example_train(trainer, saves, &s->saves);
     wf_trainer_free(trainer);
     return code;
@@ -373,9 +384,14 @@ int main(int argc, char **argv)
     t.test = batches(comm, others, &s, c, false);
     t.optim = scheduled(t.model, &s, steps_an_epoch(&s, t.train));
     example_check(comm, wf_check(t.optim));
+    if (s.ema > 0) {
+        t.ema = wf_ema_new(t.model, (wf_ema_opts){.decay = s.ema});
+        example_check(comm, wf_check(t.ema));
+    }
     const int code = s.test_only ? only_test(&t) : train(&t);
 
     wf_tape_free(t.tape);
+    wf_ema_free(t.ema);
     wf_optim_free(t.optim);
     wf_layer_free(t.model);
     wf_iter_free(t.test);

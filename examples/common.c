@@ -268,11 +268,13 @@ wf_status example_epoch(wf_trainer *trainer, void *unused)
     return WF_OK;
 }
 
-void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best)
+void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best, bool averages)
 {
     if (best->path || best->patience)
-        WF_MUST(wf_trainer_keep_best(
-            trainer, "accuracy",
-            (wf_best_opts){
-                .larger = true, .patience = best->patience, .model = best->path ? model : NULL, .path = best->path}));
+        WF_MUST(wf_trainer_keep_best(trainer, "accuracy",
+                                     (wf_best_opts){.larger = true,
+                                                    .patience = best->patience,
+                                                    .model = best->path ? model : NULL,
+                                                    .path = best->path,
+                                                    .averages = averages && best->path}));
 }

@@ -84,7 +84,8 @@ typedef struct example_best {
         "patience", "N", "end after N epochs in a row without a better accuracy; 0: do not",                           \
             .number = &(target)->patience, .most = EXAMPLE_MOST_COUNT                                                  \
     }
-void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best);
+/* averages: as of wf_best_opts. */
+void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best, bool averages);
 
 double example_seconds(void); /* a clock that never goes back */
 

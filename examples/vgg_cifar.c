@@ -159,7 +159,7 @@ static wf_trainer *trainer_new(wf_comm *comm, const settings *s, training *t)
                                                            .finite = true});
     WF_MUST(wf_trainer_add_hook(trainer, "evaluate", evaluate, t, (wf_when){.epochs = 1}));
     WF_MUST(wf_trainer_add_hook(trainer, "print", example_epoch, NULL, (wf_when){.epochs = 1, .after_report = true}));
-    example_keep_best(trainer, t->model, &s->best);
+    example_keep_best(trainer, t->model, &s->best, false);
     return trainer;
 }
 

@@ -21,6 +21,7 @@ typedef struct fitting {
     wf_tape *tape;
     wf_trainer *trainer;
     wf_checkpoint *checkpoint;
+    wf_ema *ema;
     int64_t accumulate, epoch_steps;
     int64_t samples, test_samples; /* on rank 0, for the banner */
     int64_t evaluated;             /* the iteration of the newest evaluation */
@@ -71,6 +72,8 @@ static wf_status check_fit(const wf_fit_opts *o)
         "(the default) or more",
         (long long)o->accumulate, (long long)o->epochs, (long long)o->evaluate_every, (long long)o->patience,
         (long long)o->checkpoint_every);
+    WF_CHECK(o->ema >= 0 && o->ema < 1, WF_ERR_ARGUMENT, "wf_fit: ema is %g: should be 0 (none) or more, below 1",
+             o->ema);
     WF_CHECK(o->seconds >= 0 && isfinite(o->seconds), WF_ERR_ARGUMENT, "wf_fit: %g seconds: should be 0 or more",
              o->seconds);
     WF_CHECK(o->tensorboard || !o->histograms, WF_ERR_ARGUMENT, "wf_fit: histograms need a folder, tensorboard");
@@ -134,9 +137,8 @@ static wf_status observe_metrics(fitting *f, wf_trainer *trainer, const wf_batch
     return WF_OK;
 }
 
-static wf_status evaluate_all(wf_trainer *trainer, void *user)
+static wf_status evaluate_batches(fitting *f, wf_trainer *trainer)
 {
-    fitting *f = user;
     const double ranks = wf_comm_size(f->comm);
     WF_TRY(wf_tape_set_mode(f->tape, WF_EVAL));
     for (int64_t left = wf_iter_epoch_length(f->data.test); left > 0; left--) {
@@ -150,6 +152,16 @@ static wf_status evaluate_all(wf_trainer *trainer, void *user)
     }
     f->evaluated = wf_trainer_iteration(trainer);
     return wf_tape_set_mode(f->tape, WF_TRAIN);
+}
+
+static wf_status evaluate_all(wf_trainer *trainer, void *user)
+{
+    fitting *f = user;
+    if (!f->ema)
+        return evaluate_batches(f, trainer);
+    WF_TRY(wf_ema_swap(f->ema));
+    WF_TRY(evaluate_batches(f, trainer));
+    return wf_ema_swap(f->ema);
 }
 
 static void name_watched(const wf_fit_opts *o, char name[NAME], bool *larger)
@@ -197,6 +209,10 @@ static wf_status wire_trainer(fitting *f)
 {
     const wf_fit_opts *o = f->opts;
     const int64_t every = o->evaluate_every ? o->evaluate_every : 1;
+    if (o->ema > 0) {
+        f->ema = wf_ema_new(f->model, (wf_ema_opts){.decay = o->ema});
+        WF_NEED(f->ema);
+    }
     f->trainer = wf_trainer_new(f->comm, train_step, f,
                                 (wf_trainer_opts){.length_at = steps_at,
                                                   .length_user = f,
@@ -206,11 +222,14 @@ static wf_status wire_trainer(fitting *f)
                                                   .tensorboard = o->tensorboard,
                                                   .progress = o->progress,
                                                   .finite = true,
-                                                  .optim = f->data.optim});
+                                                  .optim = f->data.optim,
+                                                  .ema = f->ema});
     WF_TRY(wf_check(f->trainer));
     if (f->data.test) {
         char watched[NAME];
-        wf_best_opts best = {.patience = o->patience, .path = o->best, .model = o->best ? f->model : NULL};
+        const bool keeps = o->best != NULL;
+        wf_best_opts best = {
+            .patience = o->patience, .path = o->best, .model = keeps ? f->model : NULL, .averages = keeps && f->ema};
         name_watched(o, watched, &best.larger);
         WF_TRY(wf_trainer_add_hook(f->trainer, "evaluate", evaluate_all, f, (wf_when){.epochs = every, .end = true}));
         WF_TRY(wf_trainer_keep_best(f->trainer, watched, best));
@@ -298,7 +317,8 @@ static wf_status train_prepared(fitting *f, wf_prepare_opts prepare)
     WF_TRY(wf_agree_status(f->comm, wire_trainer(f)));
     WF_TRY(wire_checkpoint(f));
     show_banner(f, prepare.batch);
-    return wf_trainer_run(f->trainer);
+    WF_TRY(wf_trainer_run(f->trainer));
+    return f->ema && !wf_trainer_left(f->trainer) && wf_ema_updates(f->ema) > 0 ? wf_ema_swap(f->ema) : WF_OK;
 }
 
 static void tell_result(const fitting *f, wf_fit_result *result)
@@ -344,6 +364,7 @@ wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result)
     if (status == WF_OK && result)
         tell_result(&f, result);
     wf_trainer_free(f.trainer);
+    wf_ema_free(f.ema);
     wf_tape_free(f.tape);
     wf_prepared_free(&f.data);
     return status;

@@ -76,6 +76,8 @@ typedef struct wf_fit_opts {
     int64_t epochs;                          /* default 1, or no bound where `seconds` is given */
     double seconds;                          /* ends after the step after which the run took this long; 0: no bound */
     int64_t evaluate_every; /* epochs between two evaluations; default 1. One more follows the last step */
+    double ema;             /* decay of moving averages of the parameters (wf_ema_opts, without warm-up), by which the
+                               model is evaluated and kept, and which it has after the run; 0: none */
     const char *best;       /* file of the best model (HDF5); NULL: none is kept */
     const char *watch;      /* what is best: "loss", which is the loss over `test`, or a metric; default: the first
                                metric, of which more is better, or "loss", of which less is */

@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "layers/layer_author.h"
 #include "optim/checkpoint_impl.h"
+#include "optim/ema.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,7 +178,8 @@ wf_status wf_checkpoint_add(wf_checkpoint *checkpoint, const char *name, wf_arch
         return wf_checkpoint_add_model(checkpoint, name, object);
     if (visit == wf_optim_visit)
         return wf_checkpoint_add_optim(checkpoint, name, object);
-    return add(checkpoint, name, (wf_checkpoint_item){.visit = visit, .object = object});
+    wf_layer *model = visit == wf_ema_visit ? wf_ema_model(object) : NULL;
+    return add(checkpoint, name, (wf_checkpoint_item){.visit = visit, .object = object, .model = model});
 }
 
 wf_status wf_checkpoint_add_model(wf_checkpoint *checkpoint, const char *name, wf_layer *model)

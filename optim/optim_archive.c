@@ -99,6 +99,14 @@ static wf_status visit_states(wf_optim *optim, int64_t i, wf_archive *archive)
     return WF_OK;
 }
 
+wf_status wf_optim_states_archive(wf_optim *optim, wf_archive *archive)
+{
+    WF_TRY(wf_archive_enter(archive, "state"));
+    for (int64_t i = 0; i < optim->n; i++)
+        WF_TRY(visit_states(optim, i, archive));
+    return wf_archive_leave(archive);
+}
+
 static wf_status visit(wf_optim *optim, wf_archive *archive)
 {
     WF_NEED(archive);
@@ -110,10 +118,7 @@ static wf_status visit(wf_optim *optim, wf_archive *archive)
     WF_TRY(visit_schedule(optim, archive));
     WF_TRY(wf_groups_archive(optim, archive));
     WF_TRY(wf_scale_archive(optim, archive));
-    WF_TRY(wf_archive_enter(archive, "state"));
-    for (int64_t i = 0; i < optim->n; i++)
-        WF_TRY(visit_states(optim, i, archive));
-    WF_TRY(wf_archive_leave(archive));
+    WF_TRY(wf_optim_states_archive(optim, archive));
     return wf_accumulated_archive(optim, archive);
 }
 

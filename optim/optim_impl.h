@@ -165,6 +165,8 @@ wf_status wf_scale_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 
 /* Every component of a path is a group; *depth: how many were entered. */
 wf_status wf_optim_enter_path(wf_archive *archive, const char *path, int *depth) WF_NODISCARD;
+/* The states of what is bound, as a group "state". */
+wf_status wf_optim_states_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 /* What wf_optim_accumulate has left for the next step, if anything. */
 wf_status wf_accumulated_archive(wf_optim *optim, wf_archive *archive) WF_NODISCARD;
 /* The gradients of an archive go where the next backward adds to them; or are forgotten. */

@@ -142,7 +142,7 @@ wf_status wf_trainer_add_hook(wf_trainer *trainer, const char *name, wf_train_fu
 static wf_status watch_metric(wf_trainer *t, const char *name, wf_best_opts opts)
 {
     const int64_t patience = opts.patience ? opts.patience : INT64_MAX;
-    wf_trainer_watch best = {.model = opts.model, .name = wf_strdup(t->ctx, name)};
+    wf_trainer_watch best = {.model = opts.model, .averages = opts.averages, .name = wf_strdup(t->ctx, name)};
     best.path = opts.path ? wf_strdup(t->ctx, opts.path) : NULL;
     if (best.name && (best.path || !opts.path))
         best.stop = wf_early_stop_new(
@@ -162,6 +162,8 @@ wf_status wf_trainer_keep_best(wf_trainer *trainer, const char *name, wf_best_op
     WF_NEED(name);
     WF_CHECK(!opts.model == !opts.path, WF_ERR_ARGUMENT, "the best by %s: model and path should be given together",
              name);
+    WF_CHECK(!opts.averages || (trainer->opts.ema && wf_ema_model(trainer->opts.ema) == opts.model), WF_ERR_ARGUMENT,
+             "the best by %s: averages are kept of the model that wf_trainer_opts.ema averages", name);
     WF_CHECK(!trainer->best.stop, WF_ERR_STATE, "the trainer watches %s already", trainer->best.name);
     return watch_metric(trainer, name, opts);
 }
@@ -172,6 +174,8 @@ wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoi
     WF_NEED(checkpoint);
     WF_CHECK(!trainer->checkpoint, WF_ERR_STATE, "the trainer has a checkpoint already");
     WF_TRY(wf_checkpoint_add(checkpoint, "trainer", wf_trainer_visit, trainer));
+    if (trainer->opts.ema)
+        WF_TRY(wf_checkpoint_add(checkpoint, "ema", wf_ema_visit, trainer->opts.ema));
     trainer->checkpoint = checkpoint;
     return WF_OK;
 }
@@ -345,6 +349,8 @@ static void count_iteration(wf_trainer *t)
 static wf_status iterate(wf_trainer *t)
 {
     WF_TRY(t->step(t, t->user));
+    if (t->opts.ema)
+        WF_TRY(wf_ema_update(t->opts.ema));
     count_iteration(t);
     WF_TRY(wf_trainer_share_step(t));
     const double start = wf_trainer_clock();

@@ -24,6 +24,7 @@
 #define WF_OPTIM_TRAINER_H
 
 #include "optim/checkpoint.h"
+#include "optim/ema.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,6 +63,7 @@ typedef struct wf_trainer_opts {
     double line_seconds;     /* between two such lines; default 5 */
     const char *unit;        /* name of a sample in rates: "images"; default "samples" */
     const wf_optim *optim;   /* reports have its learning rate as "lr". Borrowed; may be NULL */
+    wf_ema *ema;             /* updated after every step, and a part of the checkpoint; borrowed. NULL: none */
     const char *timeline;    /* the run writes its time line here (optim/profiler.h); NULL: none. Copied */
     int profile;             /* file descriptor for a table of where its time went; 0: none */
     const char *tensorboard; /* folder in which rank 0 makes a file of events for TensorBoard, a new one for every run
@@ -83,6 +85,8 @@ typedef struct wf_best_opts {
                          not stop */
     wf_layer *model;  /* saved to `path` at every improvement (wf_save); borrowed. NULL: no model is kept */
     const char *path;
+    bool averages; /* the file has the averages of wf_trainer_opts.ema in place of the parameters, for a hook that
+                      evaluates these (wf_ema_swap) */
 } wf_best_opts;
 /* Watches the mean of this name: keeps the model with the best one, and stops early. A path that cannot be written is
  * an error of wf_trainer_run before its first step (WF_ERR_IO; also those of the time line and of TensorBoard); a save
@@ -95,10 +99,10 @@ int64_t wf_trainer_best_iteration(const wf_trainer *trainer);
 /* Loads the best model from its file into the model. WF_ERR_STATE if none was kept yet. Collective. */
 wf_status wf_trainer_load_best(wf_trainer *trainer) WF_NODISCARD;
 
-/* Adds the trainer to the checkpoint, as "trainer", and saves after every iteration in which a save is due. Call it
- * once, then wf_checkpoint_load_latest, which continues the trainer too, then wf_trainer_run. A save that fails with
- * WF_ERR_IO is a warning, and training goes on; the last one, after a signal, is the error of wf_trainer_run on all
- * ranks. Borrowed. Local. */
+/* Adds the trainer to the checkpoint, as "trainer", and its averages, as "ema", and saves after every iteration in
+ * which a save is due. Call it once, then wf_checkpoint_load_latest, which continues the trainer too, then
+ * wf_trainer_run. A save that fails with WF_ERR_IO is a warning, and training goes on; the last one, after a signal, is
+ * the error of wf_trainer_run on all ranks. Borrowed. Local. */
 wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoint);
 /* The state of the trainer, as a wf_archive_visit: counts, sums that were observed since the last report, the newest
  * means, the best value, and the length of the log, which is cut to it when the run continues; a log that has become

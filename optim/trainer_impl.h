@@ -31,6 +31,7 @@ typedef struct wf_trainer_variable {
 typedef struct wf_trainer_watch {
     char *name, *path;
     wf_layer *model;
+    bool averages;
     wf_early_stop *stop;
     int64_t iteration; /* of the best; 0: none yet */
 } wf_trainer_watch;

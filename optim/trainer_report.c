@@ -245,6 +245,17 @@ static wf_status take_latest(wf_trainer *t)
     return WF_OK;
 }
 
+/* A hook may have left the averages swapped in, where they stay. */
+static wf_status save_best(const wf_trainer *t)
+{
+    const bool swaps = t->best.averages && !wf_ema_swapped(t->opts.ema);
+    if (swaps)
+        WF_TRY(wf_ema_swap(t->opts.ema));
+    const wf_status status =
+        wf_trainer_warn(t, wf_save_over(t->comm, t->best.model, t->best.path), "the best model is not kept");
+    return status == WF_OK && swaps ? wf_ema_swap(t->opts.ema) : status;
+}
+
 static wf_status watch(wf_trainer *t)
 {
     bool better = false, stops = false;
@@ -255,7 +266,7 @@ static wf_status watch(wf_trainer *t)
     if (better)
         best->iteration = t->iteration;
     if (better && best->model)
-        WF_TRY(wf_trainer_warn(t, wf_save_over(t->comm, best->model, best->path), "the best model is not kept"));
+        WF_TRY(save_best(t));
     t->stopping = t->stopping || stops;
     return WF_OK;
 }

@@ -25,6 +25,7 @@ enum { FORMS = sizeof forms / sizeof *forms };
 typedef struct run {
     parted p;
     wf_optim *optim;
+    wf_ema *ema;
     wf_tape *tape;
     wf_iter *batches;
     wf_trainer *trainer;
@@ -63,11 +64,14 @@ static void open_run(run *r, const form *f, wf_comm *over, const char *name, int
     r->optim = wf_lr_schedule(wf_adam(r->p.model, (wf_adam_opts){.lr = 0.02}),
                               (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = 2, .total = 50});
     r->optim = wf_mesh_multi_node_with(r->p.mesh, r->optim, (wf_multi_node_opts){.shard_optimizer = f->sharded_state});
+    r->ema = wf_ema_new(r->p.model, (wf_ema_opts){.decay = 0.8, .warm_up = true});
     r->batches = batches_of(r->p.mesh);
     r->trainer = wf_trainer_new(
         over, train, r,
-        (wf_trainer_opts){.iterations = iterations, .report = {.iterations = 1}, .log = log, .optim = r->optim});
-    WF_EXPECT_OK(wf_trainer_keep_best(r->trainer, "loss", (wf_best_opts){.model = r->p.model, .path = best}));
+        (wf_trainer_opts){
+            .iterations = iterations, .report = {.iterations = 1}, .log = log, .optim = r->optim, .ema = r->ema});
+    WF_EXPECT_OK(
+        wf_trainer_keep_best(r->trainer, "loss", (wf_best_opts){.model = r->p.model, .path = best, .averages = true}));
     r->saves = wf_checkpoint_open(over, in_folder(name),
                                   (wf_checkpoint_opts){.every = EACH, .async = f->sharded_state, .mesh = r->p.mesh});
     WF_EXPECT(r->optim && r->saves, "%s: %s", f->name, wf_error_trail());
@@ -94,6 +98,7 @@ static void go_on(const form *f, wf_comm *over, const char *name, int64_t from, 
     wf_trainer_free(r.trainer);
     wf_iter_free(r.batches);
     wf_tape_free(r.tape);
+    wf_ema_free(r.ema);
     wf_optim_free(r.optim);
     parts_close(&r.p);
 }
@@ -111,6 +116,28 @@ static int losses_of(const char *name, double loss[MOST])
     if (log)
         fclose(log);
     return n;
+}
+
+/* The averages that the files of the best models have. */
+static void compare_averages(wf_comm *over)
+{
+    double is[MOST], should[MOST];
+    parted moves = parts_open(&forms[0], over, false), stays = parts_open(&forms[0], over, false);
+    WF_EXPECT_OK(wf_load_over(over, moves.model, in_folder("moves.h5")));
+    WF_EXPECT_OK(wf_load_over(over, stays.model, in_folder("stays.h5")));
+    int64_t n;
+    wf_param *const *p, *const *q;
+    WF_EXPECT_OK(wf_layer_params(moves.model, &n, &p));
+    WF_EXPECT_OK(wf_layer_params(stays.model, &n, &q));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t count = wf_tensor_count(wf_param_value(p[i]));
+        WF_EXPECT_OK(wf_tensor_export(wf_param_value(p[i]), is, (size_t)count * sizeof *is));
+        WF_EXPECT_OK(wf_tensor_export(wf_param_value(q[i]), should, (size_t)count * sizeof *should));
+        WF_EXPECT(test_distance((int)count, is, should) < 1e-7, "the average of %s is off by %g", wf_param_path(p[i]),
+                  test_distance((int)count, is, should));
+    }
+    parts_close(&moves);
+    parts_close(&stays);
 }
 
 static void a_run_goes_on_in_every_division(void)
@@ -136,6 +163,7 @@ static void a_run_goes_on_in_every_division(void)
         for (int i = 0; i < n && i < of; i++)
             WF_EXPECT(test_distance(1, &is[i], &should[i]) < 1e-7, "loss %d is %.9g, should be %.9g", i, is[i],
                       should[i]);
+        compare_averages(alone);
     }
     WF_EXPECT_OK(wf_comm_close(alone));
 }

@@ -70,10 +70,11 @@ static wf_tensor *whole_batch(wf_ctx *where, int count, uint64_t seed, wf_iter *
     return b.x;
 }
 
-static serial_run serial_of(wf_ctx *where, wf_layer *model, int epochs)
+static serial_run serial_averaged(wf_ctx *where, wf_layer *model, int epochs, double decay)
 {
     serial_run s = {.ctx = where, .model = model};
     wf_optim *optim = optim_new(s.model);
+    wf_ema *ema = decay > 0 ? wf_ema_new(s.model, (wf_ema_opts){.decay = decay}) : NULL;
     wf_tape *tape = wf_tape_new(s.ctx);
     wf_iter *iter[2];
     wf_tensor *labels[2], *x = whole_batch(s.ctx, SAMPLES, 1, &iter[0], &labels[0]),
@@ -83,13 +84,20 @@ static serial_run serial_of(wf_ctx *where, wf_layer *model, int epochs)
         WF_EXPECT_OK(wf_optim_step(optim, loss));
         s.loss = wf_item(loss);
         WF_EXPECT_OK(wf_tape_reset(tape));
+        if (ema) {
+            WF_EXPECT_OK(wf_ema_update(ema));
+            WF_EXPECT_OK(wf_ema_swap(ema));
+        }
         WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
         wf_var *scores = wf_apply(s.model, wf_input(tape, test));
         s.test_loss = wf_item(wf_softmax_cross_entropy(scores, labels[1]));
         s.accuracy[e] = (double)wf_count_correct(scores, labels[1]) / TESTED;
         WF_EXPECT_OK(wf_tape_reset(tape));
         WF_EXPECT_OK(wf_tape_set_mode(tape, WF_TRAIN));
+        if (ema && e < epochs - 1)
+            WF_EXPECT_OK(wf_ema_swap(ema));
     }
+    wf_ema_free(ema);
     wf_iter_free(iter[0]);
     wf_iter_free(iter[1]);
     wf_tape_free(tape);
@@ -100,7 +108,7 @@ static serial_run serial_of(wf_ctx *where, wf_layer *model, int epochs)
 static serial_run serial(bool norm, int epochs)
 {
     wf_ctx *where = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
-    return serial_of(where, model_new(where, norm), epochs);
+    return serial_averaged(where, model_new(where, norm), epochs, 0);
 }
 
 static void serial_free(serial_run *s)
@@ -191,7 +199,7 @@ static void several_inputs(void)
         {.name = "right", .dtype = WF_F64, .shape = {.rank = 3, .dim = {1, SIDE, SIDE}}},
         {0}};
     wf_ctx *alone = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
-    serial_run s = serial_of(alone, halves_new(model_new(alone, true)), EPOCHS);
+    serial_run s = serial_averaged(alone, halves_new(model_new(alone, true)), EPOCHS, 0);
     wf_layer *model = halves_new(model_new(ctx, true));
     wf_fit_opts o = fit_of(model);
     wf_fit_result r;
@@ -204,6 +212,37 @@ static void several_inputs(void)
     expect_near("test loss", r.test_loss, s.test_loss);
     expect_same_model(model, s.model);
     wf_layer_free(model);
+    serial_free(&s);
+}
+
+/* The model is tested by its averages, also after a resumption, keeps them in its file, and has them at the end. */
+static void averages(void)
+{
+    wf_ctx *alone = wf_ctx_new((wf_ctx_opts){.dtype = WF_F64});
+    serial_run s = serial_averaged(alone, model_new(alone, true), EPOCHS, 0.5);
+    folder_make();
+    for (int run = 0; run < 2; run++) {
+        wf_layer *model = model_new(ctx, true), *best = model_new(ctx, true);
+        wf_fit_opts o = fit_of(model);
+        wf_fit_result r;
+        o.checkpoints = folder;
+        o.resume = true;
+        o.ema = 0.5;
+        o.best = in_folder("best");
+        o.watch = "loss";
+        o.epochs = run == 0 ? 2 : EPOCHS;
+        WF_EXPECT_OK(wf_fit(comm, o, &r));
+        if (run == 1) {
+            expect_near("test loss", r.test_loss, s.test_loss);
+            expect_same_model(model, s.model);
+            WF_EXPECT_OK(wf_load(best, in_folder("best")));
+            WF_EXPECT(r.best == r.test_loss, "the best loss is %g, the last %g", r.best, r.test_loss);
+            expect_same_model(best, s.model);
+        }
+        wf_layer_free(best);
+        wf_layer_free(model);
+    }
+    folder_remove();
     serial_free(&s);
 }
 
@@ -519,6 +558,7 @@ static int on_ranks(int argc, char **argv)
     return ranks_close(test_main(argc, argv,
                                  (test_case[]){{"equals_serial", equals_serial},
                                                {"several_inputs", several_inputs},
+                                               {"averages", averages},
                                                {"accumulates", accumulates},
                                                {"prepares", prepares},
                                                {"resumes", resumes},

@@ -63,6 +63,23 @@ static void layerwise(void)
     expect_equal(&h, &expected, "captured, with LAMB");
 }
 
+/* Their decay is another one in every step. */
+static void averages(void)
+{
+    static history h;
+    gan_averages = true;
+    history expected = eager(false);
+    gan g = gan_new();
+    train_captured(&g, &h);
+    wf_captured *c = wf_capture(g.ctx, step_gen, &g);
+    WF_EXPECT(wf_captured_run(c) == WF_ERR_STATE && strstr(wf_error_message(), "swapped in"), "%s", wf_error_message());
+    wf_error_clear();
+    wf_captured_free(c);
+    gan_free(&g);
+    gan_averages = false;
+    expect_equal(&h, &expected, "captured, with moving averages");
+}
+
 static void recomputes(void)
 {
     static history h;
@@ -421,6 +438,7 @@ static int on_ranks(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"equals_eager", equals_eager},
                                    {"layerwise", layerwise},
+                                   {"averages", averages},
                                    {"recomputes", recomputes},
                                    {"two_captures", two_captures},
                                    {"work_between", work_between},

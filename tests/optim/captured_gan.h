@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "core/captured.h"
 #include "layers/layers.h"
+#include "optim/ema.h"
 #include "optim/multi_node.h"
 #include "optim/schedule.h"
 #include "tests/optim/optim_model.h"
@@ -21,6 +22,7 @@ typedef struct gan {
     wf_comm *comm; /* NULL: local optimizers */
     wf_layer *gen, *dis;
     wf_optim *opt_gen, *opt_dis;
+    wf_ema *ema; /* of the generator, which has the averages at the end; NULL: none */
     wf_tape *tape;
     wf_tensor *x, *loss_dis, *loss_gen, *z, *fake;
     int runs;                         /* of the function */
@@ -42,6 +44,7 @@ static wf_dtype gan_computes;
 static wf_dtype gan_grad_dtype;
 /* True: both models recompute. */
 static bool gan_recomputes;
+static bool gan_averages;
 static bool gan_layerwise; /* the generator is trained by LAMB */
 
 static inline wf_var *to_square(wf_var *x)
@@ -106,6 +109,7 @@ static inline void gan_fill(gan *g)
     const wf_lamb_opts lamb = {.lr = 1e-2, .beta1 = 0.5};
     g->opt_gen = scheduled(g, gan_layerwise ? wf_lamb(g->gen, lamb) : wf_adam(g->gen, adam));
     g->opt_dis = scheduled(g, wf_adam(g->dis, adam));
+    g->ema = gan_averages ? wf_ema_new(g->gen, (wf_ema_opts){.warm_up = true}) : NULL;
     g->tape = wf_tape_new(g->ctx);
     g->x = wf_tensor_new(g->ctx, WF_F32, WF_SHAPE(BATCH, 3, SIDE, SIDE));
     WF_EXPECT(g->gen && g->dis && g->opt_gen && g->opt_dis && g->tape && g->x, "%s", wf_error_message());
@@ -137,6 +141,7 @@ static inline void gan_free(gan *g)
     wf_tensor_free(g->z);
     wf_tensor_free(g->fake);
     wf_tape_free(g->tape);
+    wf_ema_free(g->ema);
     wf_optim_free(g->opt_gen);
     wf_optim_free(g->opt_dis);
     wf_layer_free(g->gen);
@@ -176,7 +181,9 @@ static inline wf_status step_gen(void *arg)
     gan *g = arg;
     wf_var *z = wf_rand_uniform(g->tape, WF_SHAPE(BATCH, LATENT), -1, 1, wf_input(g->tape, g->x));
     wf_var *loss = wf_bce_logits(wf_apply(g->dis, wf_apply(g->gen, z)), 1);
-    const wf_status status = wf_optim_step(g->opt_gen, loss);
+    wf_status status = wf_optim_step(g->opt_gen, loss);
+    if (status == WF_OK && g->ema)
+        status = wf_ema_update(g->ema);
     put(&g->loss_gen, wf_keep(loss));
     return status == WF_OK ? wf_tape_reset(g->tape) : status;
 }
@@ -221,6 +228,8 @@ static inline void note_end(const gan *g, history *h)
     h->iteration = wf_tape_iteration(g->tape);
     h->steps = wf_optim_steps(g->opt_dis) + 1000 * wf_optim_steps(g->opt_gen);
     h->n = 0;
+    if (g->ema)
+        WF_EXPECT_OK(wf_ema_swap(g->ema));
     h->value = calloc(1 << 16, sizeof *h->value);
     for (int m = 0; m < 2; m++)
         for (int64_t i = 0; param_of(m ? g->gen : g->dis, i); i++) {
