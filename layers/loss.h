@@ -25,7 +25,7 @@ typedef enum wf_loss_reduction {
 wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels);
 wf_var *wf_nll(wf_var *logp, const wf_tensor *labels);
 /* Rows that do not count, and may have a label outside [0, C): Chainer's -1, PyTorch's -100, a void class of images.
- * The other three are PyTorch's, and of softmax_cross_entropy alone. */
+ * The other three are PyTorch's; smoothing and reduction are of softmax_cross_entropy alone. */
 typedef struct wf_label_opts {
     bool ignores;            /* rows of the label `ignored`; default: every row counts */
     int64_t ignored;         /* such a row adds nothing, has the gradient 0, and is not in the mean */

@@ -174,16 +174,37 @@ wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
     return wf_nll_with(logp, labels, (wf_label_opts){0});
 }
 
+/* Scores times the weights of their classes: a row's loss reads the score at its label alone. */
+static wf_var *weigh_classes(wf_var *logp, const wf_tensor *weight)
+{
+    const wf_layout *layout = &logp->value->layout;
+    wf_shape shape = {.rank = logp->value->shape.rank - 1, .dim = {weight->shape.dim[0]}};
+    for (int d = 1; d < shape.rank; d++)
+        shape.dim[d] = 1;
+    wf_tensor *dense = wf_tensor_dense(weight, logp->value->dtype, WF_ROW_MAJOR);
+    wf_tensor *table = dense ? wf_tensor_recast(dense, shape, WF_ROW_MAJOR) : NULL;
+    if (table && layout->known)
+        table->layout =
+            (wf_layout){.known = true, .mesh = layout->mesh, .global = shape, .box = wf_box_of_shape(shape)};
+    wf_var *weighted = table ? wf_mul(logp, wf_input(logp->tape, table)) : NULL;
+    wf_tensor_free(dense);
+    wf_tensor_free(table);
+    return weighted;
+}
+
 wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
 {
     logp = wf_widened(logp);
     if (!logp || !labels)
         return NULL;
     WF_TRY_NULL(wf_labels_check("nll", logp, labels));
+    WF_TRY_NULL(check_label_opts("nll", logp->value->shape.dim[1], &opts));
     WF_CHECK_NULL(
-        opts.smoothing == 0 && !opts.weight && opts.reduction == WF_REDUCTION_MEAN, WF_ERR_UNSUPPORTED,
-        "nll takes no smoothing, no weights and no reduction but the mean; wf_softmax_cross_entropy_with does, "
-        "of logits");
+        opts.smoothing == 0 && opts.reduction == WF_REDUCTION_MEAN, WF_ERR_UNSUPPORTED,
+        "nll takes no smoothing and no reduction but the mean; wf_softmax_cross_entropy_with does, of logits");
+    if (opts.weight)
+        logp = weigh_classes(logp, opts.weight);
+    WF_NEED_NULL(logp);
     wf_reduction reduction = reduction_of_rows(logp, opts.reduction);
     wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
     wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);

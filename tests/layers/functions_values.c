@@ -313,6 +313,30 @@ static void ignored_labels(void)
     WF_EXPECT(wf_count_labels(NULL, (wf_label_opts){0}) == -1, "rows of NULL");
 }
 
+/* F.nll_loss(x, [2, 1, 0], weight=[2, 3, 5], ignore_index=1) by hand, and the gradient. */
+static void weighted_classes(void)
+{
+    begin();
+    wf_tensor *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(3), (int64_t[]){2, 1, 0});
+    wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(3), (double[]){2, 3, 5});
+    for (int ignores = 0; ignores < 2; ignores++) {
+        const wf_label_opts opts = {.weight = weight, .ignores = ignores, .ignored = 1};
+        wf_var *x = leaf(WF_SHAPE(3, 3), (double[]){1, 2, 3, 4, 4, 4, 6, 5, 5}), *loss = wf_nll_with(x, labels, opts);
+        const double all = ignores ? 7 : 10, sum = 5 * 3 + (ignores ? 0 : 3 * 4) + 2 * 6;
+        double grad[9];
+        expect_values("weighted nll", loss, 1, (double[]){-sum / all});
+        WF_EXPECT_OK(wf_backward(loss));
+        WF_EXPECT_OK(wf_tensor_export(wf_grad(x), grad, sizeof grad));
+        for (int k = 0; k < 9; k++) {
+            const double w = k == 2 ? 5 : k == 6 ? 2 : k == 4 && !ignores ? 3 : 0;
+            WF_EXPECT(test_distance(1, &grad[k], (double[]){-w / all}) < 1e-12, "gradient %d is %g", k, grad[k]);
+        }
+    }
+    wf_tensor_free(labels);
+    wf_tensor_free(weight);
+    end();
+}
+
 static void label_errors(void)
 {
     begin();
@@ -337,6 +361,8 @@ static void label_errors(void)
                 WF_ERR_ARGUMENT, "reduction is 7");
     expect_null("nll with smoothing", wf_nll_with(x, bad, (wf_label_opts){.smoothing = 0.1}), WF_ERR_UNSUPPORTED,
                 "wf_softmax_cross_entropy_with does");
+    expect_null("nll of two weights", wf_nll_with(x, bad, (wf_label_opts){.weight = reals}), WF_ERR_SHAPE,
+                "nll of 3 classes takes weights [3], not [2]");
     expect_null("mse, another reduction", wf_mse_reduced(x, x, (wf_loss_reduction)-1), WF_ERR_ARGUMENT,
                 "mse: reduction is -1");
     WF_EXPECT(wf_count_correct(x, bad) == -1, "count_correct counted a label that is out of range");
@@ -467,6 +493,7 @@ int main(int argc, char **argv)
                                    {"cross_entropy_of_parts", cross_entropy_of_parts},
                                    {"losses", losses},
                                    {"ignored_labels", ignored_labels},
+                                   {"weighted_classes", weighted_classes},
                                    {"label_errors", label_errors},
                                    {"concat_and_slice", concat_and_slice},
                                    {"reshapes", reshapes},

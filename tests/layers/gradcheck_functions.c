@@ -278,6 +278,24 @@ static wf_var *some(wf_var *logp, const wf_tensor *labels)
     return wf_nll_with(logp, labels, (wf_label_opts){.ignores = true, .ignored = 1});
 }
 
+/* Weights of classes, of up to ELEMENTS of which one is 0. */
+static wf_var *weighted(wf_var *logp, const wf_tensor *labels)
+{
+    double weight[ELEMENTS];
+    const int64_t classes = wf_var_shape(logp).dim[1];
+    for (int64_t c = 0; c < classes; c++)
+        weight[c] = 0.5 * (double)c;
+    wf_tensor *table = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(classes), weight);
+    wf_var *loss = wf_nll_with(logp, labels, (wf_label_opts){.weight = table});
+    wf_tensor_free(table);
+    return loss;
+}
+
+static wf_var *weighted_nll(wf_var *x)
+{
+    return labelled(weighted, x);
+}
+
 static wf_var *nll_of_some(wf_var *x)
 {
     return labelled(some, x);
@@ -406,6 +424,7 @@ static void losses(void)
     check_unary("bce_logits_with", bce_target, 0, 5);
     check_unary("nll", nll, 2, 5);
     check_unary("nll of rows that count", nll_of_some, 2, 5);
+    check_unary("weighted nll", weighted_nll, 2, 5);
     check_unary("softmax_cross_entropy", cross_entropy, 2, 5);
     check_unary("softmax_cross_entropy of rows that count", cross_entropy_of_some, 2, 5);
     end();

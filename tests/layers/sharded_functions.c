@@ -87,6 +87,7 @@ static const subject subjects[] = {
 /* Labels need all channels. */
 static const subject labelled[] = {{"nll of rows that count", counted_nll, true},
                                    {"cross entropy with weights", weighed_entropy, true},
+                                   {"nll with weights", weighed_nll, true},
                                    {"cross entropy of rows", rows_of_entropy, true},
                                    {"dice of labels", dice_of_labels, true}};
 
