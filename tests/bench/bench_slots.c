@@ -8,6 +8,7 @@ struct bench_slots {
     wf_array index;                 /* of half's shape */
     wf_array sum, loss, labels;     /* channels; a scalar; rows */
     wf_array tap_start, tap_weight; /* of rows, each of two of half as many */
+    wf_array row, log_sum;          /* numbers of pixels in a mixed order; of attention */
     wf_random random;
     wf_epilogue relu, noisy;
     wf_pool_geom max, average;
@@ -276,6 +277,63 @@ static wf_status slot_gates_back(void *p)
     return s->ctx->k->gates_backward(s->ctx, &args);
 }
 
+/* Channels-last memory as rows of channels. */
+static wf_array rows_of(const wf_array *a, wf_shape shape)
+{
+    return (wf_array){.data = a->data, .dtype = a->dtype, .order = WF_ROW_MAJOR, .shape = shape};
+}
+
+static wf_status take(const bench_slots *s, const wf_array *table, const wf_array *y, bool back)
+{
+    const wf_shape shape = WF_SHAPE(wf_array_count(&s->row), s->x.shape.dim[1]);
+    const wf_array from = rows_of(table, shape), to = rows_of(y, shape);
+    const wf_take_args args = {
+        .table = &from, .index = &s->row, .y = &to, .whole = shape.dim[0], .ignored = WF_NONE_IGNORED};
+    return back ? s->ctx->k->take_backward(s->ctx, &args) : s->ctx->k->take_forward(s->ctx, &args);
+}
+
+static wf_status slot_take(void *p)
+{
+    const bench_slots *s = p;
+    return take(s, &s->x, &s->y, false);
+}
+
+static wf_status slot_take_back(void *p)
+{
+    const bench_slots *s = p;
+    return take(s, &s->z, &s->dy, true);
+}
+
+/* Each row of pixels is a sample of as many tokens, with heads of 32 channels. */
+static wf_status attention(const bench_slots *s, bool back)
+{
+    const int64_t n = s->x.shape.dim[0], c = s->x.shape.dim[1], h = s->x.shape.dim[2];
+    const wf_shape shape = WF_SHAPE(n * h, h, c);
+    const wf_array q = rows_of(&s->x, shape), k = rows_of(&s->z, shape), v = rows_of(&s->dy, shape);
+    const wf_array y = rows_of(&s->y, shape), dq = rows_of(&s->input, shape), dk = rows_of(&s->recurrent, shape);
+    const wf_array dv = rows_of(&s->gates, shape);
+    wf_attention_args args = {.heads = c % 32 == 0 ? c / 32 : 1, .scale = 0.2, .q = &q, .k = &k, .v = &v, .y = &y};
+    const wf_array log_sum = rows_of(&s->log_sum, WF_SHAPE(n * h, args.heads, h));
+    args.lse = &log_sum;
+    if (!back)
+        return s->ctx->k->attention_forward(s->ctx, &args);
+    args.dy = &y;
+    args.dq = &dq;
+    args.dk = &dk;
+    args.dv = &dv;
+    return s->ctx->k->attention_backward(s->ctx, &args);
+}
+
+static wf_status slot_attention(void *p)
+{
+    return attention(p, false);
+}
+
+static wf_status slot_attention_back(void *p)
+{
+    return attention(p, true);
+}
+
 static wf_status update(bench_slots *s, wf_optim_kind kind)
 {
     return s->ctx->k->optim_update(s->ctx, kind, s->hyper, s->x.dtype, 1, &s->whole);
@@ -330,6 +388,10 @@ const bench_slot bench_slot_table[] = {{"fill", 1, false, slot_fill},
                                        {"nll_backward", 1, false, slot_labels_back},
                                        {"gates of an LSTM", 4.25, false, slot_gates},
                                        {"gates, backward", 3.75, false, slot_gates_back},
+                                       {"take", 2, false, slot_take},
+                                       {"take, backward", 2, false, slot_take_back},
+                                       {"attention over rows", 4, false, slot_attention},
+                                       {"attention, backward", 8, true, slot_attention_back},
                                        {"momentum", 5, true, slot_momentum},
                                        {"RMSprop", 5, true, slot_rmsprop},
                                        {"trust", 3, true, slot_trust}};
@@ -373,6 +435,17 @@ static void make_taps(bench_slots *s, int64_t h)
     free(weight);
 }
 
+/* 7919 is a prime, so each pixel comes once unless it divides their number. */
+static void make_rows(bench_slots *s, int64_t pixels)
+{
+    int32_t *const row = calloc((size_t)pixels, sizeof *row);
+    for (int64_t i = 0; i < pixels; i++)
+        row[i] = (int32_t)(i * 7919 % pixels);
+    s->row = (wf_array){
+        .data = device_copy(s->ctx, row, (size_t)pixels * sizeof *row), .dtype = WF_I32, .shape = WF_SHAPE(pixels)};
+    free(row);
+}
+
 bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
 {
     bench_slots *const s = calloc(1, sizeof *s);
@@ -409,6 +482,8 @@ bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
     s->linear = s->nearest;
     s->linear.linear = true;
     make_taps(s, h);
+    make_rows(s, n * h * h);
+    s->log_sum = bench_array(ctx, wide, WF_SHAPE(all));
     s->hyper = device_copy(ctx, &hyper, sizeof hyper);
     s->squares = device_copy(ctx, squares, sizeof squares);
     s->whole = (wf_optim_segment){.p = s->x.data,
@@ -424,6 +499,8 @@ void bench_slots_close(bench_slots *s)
 {
     wf_array *const arrays[] = {&s->x, &s->y, &s->z, &s->dy, &s->half, &s->sum, &s->loss, &s->index, &s->labels};
     wf_array *const of_gates[] = {&s->input, &s->recurrent, &s->gates};
+    bench_array_free(s->ctx, &s->log_sum);
+    wf_pool_give(s->ctx, s->row.data, 0);
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         bench_array_free(s->ctx, arrays[i]);
     for (int i = 0; i < 3; i++)
