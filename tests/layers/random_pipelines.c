@@ -254,7 +254,7 @@ static bool run_step(programs *r, int step)
         const ending end = i < p->accumulates ? ACCUMULATE : step < 0 ? GRADIENTS : STEP;
         draw_rows(p, p->samples[step < 0 ? 0 : step][i], &r->rng, &r->b);
         expected += serial_batch(r, &r->b, end);
-        samples += (double)counted(&r->b, 0, r->b.n);
+        samples += weight_of_rows(p, &r->b, 0, r->b.n);
         r->loss = pipeline_batch(r, &r->b, end);
     }
     if (test_failures() == before) {

@@ -24,6 +24,27 @@ static inline int64_t counted(const rows *b, int64_t lo, int64_t hi)
     return n;
 }
 
+static inline double class_weight(int64_t c)
+{
+    return 0.5 + (double)c;
+}
+
+/* Every other sample that ignores labels weighs and smooths them too, without a draw of its own. */
+static inline bool weighs(const plan *p)
+{
+    return p->ignores && p->number % 2;
+}
+
+/* What a mean over rows [lo, hi) divides by. */
+static inline double weight_of_rows(const plan *p, const rows *b, int64_t lo, int64_t hi)
+{
+    double sum = 0;
+    for (int64_t i = lo; i < hi; i++)
+        if (b->label[i] != IGNORED)
+            sum += weighs(p) ? class_weight(b->label[i]) : 1;
+    return sum;
+}
+
 static inline void draw_rows(const plan *p, const int *samples, test_rng *rng, rows *b)
 {
     const int64_t width = wf_shape_count(p->x);
@@ -184,8 +205,23 @@ static inline wf_var *ignoring(wf_var *y, const wf_tensor *labels)
     return wf_softmax_cross_entropy_with(y, labels, (wf_label_opts){.ignores = true, .ignored = IGNORED});
 }
 
+/* A chunk counts by the weights of its labels. */
+static inline wf_var *weighing(wf_var *y, const wf_tensor *labels)
+{
+    double each[CLASSES];
+    for (int c = 0; c < CLASSES; c++)
+        each[c] = class_weight(c);
+    wf_tensor *weight = wf_tensor_from_host(on.ctx, WF_F64, WF_SHAPE(CLASSES), each);
+    const wf_label_opts opts = {.ignores = true, .ignored = IGNORED, .weight = weight, .smoothing = 0.125};
+    wf_var *loss = wf_softmax_cross_entropy_with(y, labels, opts);
+    wf_tensor_free(weight);
+    return loss;
+}
+
 static inline wf_pipeline_loss loss_of(const plan *p)
 {
+    if (weighs(p))
+        return weighing;
     return p->ignores ? ignoring : wf_softmax_cross_entropy;
 }
 
@@ -202,7 +238,7 @@ static inline double apply_rows(programs *r, wf_tape *tape, const rows *b, int64
     wf_tensor *x = inputs(r->p, b, lo, hi), *labels = targets(b, lo, hi);
     wf_var *loss = loss_of(r->p)(wf_apply(r->serial, wf_input(tape, x)), labels);
     WF_EXPECT(loss, "%s: serial: %s", r->p->text, wf_error_message());
-    const double count = (double)counted(b, lo, hi), sum = count > 0 ? count * wf_item(loss) : 0;
+    const double count = weight_of_rows(r->p, b, lo, hi), sum = count > 0 ? count * wf_item(loss) : 0;
     const bool delays = end == STEP && r->p->multi.double_buffering;
     const wf_status status = finish(r->local, loss, delays ? GRADIENTS : end);
     WF_EXPECT(status == WF_OK, "%s: serial: %s", r->p->text, wf_error_message());
