@@ -444,6 +444,12 @@ static wf_fit_opts that_resumes_nowhere(wf_fit_opts o)
     return o;
 }
 
+static wf_fit_opts of_an_average_without_end(wf_fit_opts o)
+{
+    o.ema = 1;
+    return o;
+}
+
 static wf_fit_opts of_two_names(wf_fit_opts o)
 {
     static const wf_metric twice[] = {{"accuracy", wf_accuracy}, {"accuracy", wf_accuracy}, {0}};
@@ -523,6 +529,7 @@ static void refuses(void)
                                    {"epochs -1", of_negative_epochs},
                                    {"batches of -3 samples", of_negative_batch},
                                    {"watch is accurracy: should be loss or the name of a metric", that_watches_nothing},
+                                   {"ema is 1: should be 0 (none) or more, below 1", of_an_average_without_end},
                                    {"need a folder of checkpoints", that_resumes_nowhere},
                                    {"two metrics are named accuracy", of_two_names},
                                    {"need a data set to test on", without_test},

@@ -1,6 +1,6 @@
 /* Moving averages of parameters: PyTorch's numbers, a plain loop over what each rank holds (whole, cut over channels,
  * in the buffers of a sharded optimizer), and models with averages swapped in. */
-#include "optim/ema.h"
+#include "optim/trainer.h"
 #include "tests/optim/optim_nets.h"
 
 #include <string.h>
@@ -175,6 +175,11 @@ static void joins_later(void)
     close_comm();
 }
 
+static wf_status do_nothing(wf_trainer *trainer, void *user)
+{
+    return WF_OK;
+}
+
 static void wrong_calls(void)
 {
     open_comm("flat", "ref", WF_F64);
@@ -187,6 +192,11 @@ static void wrong_calls(void)
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_ema_update(NULL));
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_ema_swap(NULL));
     WF_EXPECT(!wf_ema_swapped(NULL) && wf_ema_updates(NULL) == 0 && !wf_ema_model(NULL), "getters on NULL");
+    wf_trainer *trainer = wf_trainer_new(comm, do_nothing, NULL, (wf_trainer_opts){.iterations = 1});
+    WF_EXPECT_ERROR(
+        WF_ERR_ARGUMENT,
+        wf_trainer_keep_best(trainer, "loss", (wf_best_opts){.model = net, .path = "best.h5", .averages = true}));
+    wf_trainer_free(trainer);
     wf_ema_free(NULL);
     wf_layer_free(net);
     close_comm();
