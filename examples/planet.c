@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { LEAST_SIDE = 288 }; /* pixels of a picture's longer side, at least */
+enum { LEAST_SIDE = 288, MOST_SIDE = 1080 }; /* pixels of a panel's longer side */
 
 wf_boundary planet_globe(bool on_poles, int n_negated, const int64_t *negated)
 {
@@ -63,31 +63,46 @@ static void colour_of(double value, double limit, float rgb[3])
         rgb[0] = rgb[1] = rgb[2] = 0.6f;
 }
 
-static void draw_panel(const planet_panel *p, int64_t rows, int64_t columns, int64_t scale, bool south_first, float *to)
+/* A panel of rows by columns pixels. A small field has `scale` pixels a point, of a large one every `step`-th is shown.
+ */
+typedef struct sizes {
+    int64_t rows, columns, scale, step;
+} sizes;
+
+static sizes sizes_of(int64_t rows, int64_t columns)
 {
-    const int64_t plane = rows * columns * scale * scale;
-    for (int64_t r = 0; r < rows * scale; r++)
-        for (int64_t c = 0; c < columns * scale; c++) {
-            const int64_t row = south_first ? rows - 1 - r / scale : r / scale;
-            const int64_t column = (c / scale + columns / 2) % columns, at = r * columns * scale + c;
+    const int64_t longer = rows > columns ? rows : columns;
+    sizes z = {.scale = (LEAST_SIDE + longer - 1) / longer, .step = (longer + MOST_SIDE - 1) / MOST_SIDE};
+    z.rows = (rows + z.step - 1) / z.step * z.scale;
+    z.columns = (columns + z.step - 1) / z.step * z.scale;
+    return z;
+}
+
+static void draw_panel(const planet_panel *p, int64_t rows, int64_t columns, bool south_first, float *to)
+{
+    const sizes z = sizes_of(rows, columns);
+    for (int64_t r = 0; r < z.rows; r++)
+        for (int64_t c = 0; c < z.columns; c++) {
+            const int64_t row = r / z.scale * z.step;
+            const int64_t column = (c / z.scale * z.step + columns / 2) % columns;
             float rgb[3];
-            colour_of((double)p->field[row * columns + column], p->limit, rgb);
+            colour_of((double)p->field[(south_first ? rows - 1 - row : row) * columns + column], p->limit, rgb);
             for (int64_t k = 0; k < 3; k++)
-                to[k * plane + at] = rgb[k];
+                to[(k * z.rows + r) * z.columns + c] = rgb[k];
         }
 }
 
 void planet_picture(wf_ctx *ctx, const char *path, int down, int across, const planet_panel *panels, int64_t rows,
                     int64_t columns, bool south_first)
 {
-    const int64_t longer = rows > columns ? rows : columns, n = (int64_t)down * across;
-    const int64_t scale = (LEAST_SIDE + longer - 1) / longer, plane = rows * columns * scale * scale;
-    float *x = calloc((size_t)(n * 3 * plane), sizeof *x);
+    const sizes z = sizes_of(rows, columns);
+    const int64_t n = (int64_t)down * across, pixels = 3 * z.rows * z.columns;
+    float *x = calloc((size_t)(n * pixels), sizeof *x);
     if (!x)
         example_abort("no memory for a picture of %lld panels", (long long)n);
     for (int64_t i = 0; i < n; i++)
-        draw_panel(&panels[i], rows, columns, scale, south_first, x + i * 3 * plane);
-    wf_tensor *images = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(n, 3, rows * scale, columns * scale), x);
+        draw_panel(&panels[i], rows, columns, south_first, x + i * pixels);
+    wf_tensor *images = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(n, 3, z.rows, z.columns), x);
     WF_MUST(wf_check(images));
     WF_MUST(wf_write_png_grid(path, images, down, across, 0, 1));
     wf_tensor_free(images);

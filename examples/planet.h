@@ -28,7 +28,7 @@ typedef struct planet_panel {
     double limit;
 } planet_panel;
 /* `down` rows of `across` panels, as a PNG: north is up, and the columns are turned by half, so that the seam of the
- * array is in the middle of each. Rank 0 calls it. */
+ * array is in the middle of each. A large field is thinned. Rank 0 calls it. */
 void planet_picture(wf_ctx *ctx, const char *path, int down, int across, const planet_panel *panels, int64_t rows,
                     int64_t columns, bool south_first);
 

@@ -300,7 +300,7 @@ static wf_status look(wf_trainer *trainer, void *user)
 
 /* --- Scores ------------------------------------------------------------------------------------------------------- */
 
-/* A quarter of the band around the middle of the map is shown whole: heights as given, found, and as they are. */
+/* Draws bilinear heights and the truth, and below what bilinear lacks and what is left of it. */
 static void draw_band(const training *t, const float *found)
 {
     const map *m = &t->m;

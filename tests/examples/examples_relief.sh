@@ -11,7 +11,7 @@ fail() {
 }
 "$maker" "$work/winds.nc" "$work/turned.nc" "$work/heights.nc" >"$work/made" || { cat "$work/made" && fail "areas or seams are wrong"; }
 expected=$(tail -n 1 "$work/made" | cut -d ' ' -f 3)
-small="--data $work/heights.nc --factor 4 --band-from 0 --band-to 60 --seed 3"
+small="--data $work/heights.nc --factor 4 --channels 8 --band-from 0 --band-to 60 --seed 3"
 
 # run RANKS MESH: a file of losses, scores and memory
 run() {
@@ -22,8 +22,8 @@ run() {
     [ "$(wc -l <"$work/$2/said")" = 5 ] || { cat "$work/out" && fail "$2: there are not five numbers"; }
 }
 run 1 width=1
-# 0.55 and 0.32 of the memory of one rank
-for cut in "2 height=2 0.55" "4 height=2,width=2 0.32"; do
+# The most memory, as a part of what one rank needs; docs/planet.md has that of the whole Earth.
+for cut in "2 height=2 0.60" "4 height=2,width=2 0.32"; do
     run ${cut% *}
     mesh=${cut#* }
     paste "$work/width=1/said" "$work/${mesh% *}/said" | awk -v name="$cut" -v most="${cut##* }" '
