@@ -81,6 +81,8 @@ static wf_status read_levels(wf_netcdf *s, wf_netcdf_field *f, const char *text)
                  "netcdf: %s%s: levels should be [A:B]", f->variable.name, text);
     WF_CHECK(lo >= 0 && lo < hi && hi <= all, WF_ERR_ARGUMENT, "%s: %s has %lld levels: [%lld:%lld] should lie within",
              s->path, f->variable.name, (long long)all, lo, hi);
+    WF_CHECK(hi - lo <= INT32_MAX, WF_ERR_SHAPE, "%s: %s has %lld levels: too many", s->path, f->variable.name,
+             hi - lo);
     f->lowest = lo;
     f->levels = hi - lo;
     return WF_OK;
@@ -153,6 +155,9 @@ static wf_status netcdf_open(wf_dataset *dataset)
              "%s: %lld frames, each %lld after the last, need %lld times: there are %lld", s->path,
              (long long)o->frames, (long long)o->ahead, (long long)((o->frames - 1) * o->ahead + 1),
              (long long)i->times);
+    WF_CHECK((double)o->frames * 4 * (double)i->channels * (double)i->rows * (double)i->columns < 0x1p50, WF_ERR_SHAPE,
+             "%s: samples of %lld frames, %lld channels, %lld rows and %lld columns: too many elements", s->path,
+             (long long)o->frames, (long long)i->channels, (long long)i->rows, (long long)i->columns);
     s->room_count = (size_t)(i->rows * i->columns);
     s->room = calloc(s->room_count, sizeof *s->room);
     WF_CHECK(s->room, WF_ERR_MEMORY, "%s: no memory for a plane of %zu elements", s->path, s->room_count);

@@ -4,6 +4,7 @@
 #include "datasets/netcdf_impl.h"
 
 #include <errno.h>
+#include <math.h>
 #include <netcdf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +23,17 @@ static wf_status fail_netcdf(wf_status code, const char *path, const char *what,
 
 /* --- Is the file whole? ------------------------------------------------------------------------------------------- */
 
-/* Bytes of names and values are padded to multiples of 4 in the classic formats. */
-static int64_t pad4(int64_t bytes)
+/* Returns the bytes of names and values, which the classic formats pad to multiples of 4. Sizes are doubles, since
+ * those that a hostile header asks for do not fit into integers. */
+static double pad4(double bytes)
 {
-    return (bytes + 3) / 4 * 4;
+    return 4 * ceil(bytes / 4);
 }
 
 /* Attributes of a variable, or of the file, in the header; `count` is the size of a count in this format. */
-static int64_t attribute_bytes(int id, int variable, int attributes, int64_t count)
+static double attribute_bytes(int id, int variable, int attributes, int64_t count)
 {
-    int64_t bytes = 4 + count;
+    double bytes = 4 + (double)count;
     for (int a = 0; a < attributes; a++) {
         char name[NC_MAX_NAME + 1] = "";
         nc_type type;
@@ -39,14 +41,14 @@ static int64_t attribute_bytes(int id, int variable, int attributes, int64_t cou
         nc_inq_attname(id, variable, a, name);
         if (nc_inq_att(id, variable, name, &type, &length) == NC_NOERR &&
             nc_inq_type(id, type, NULL, &size) == NC_NOERR)
-            bytes += count + pad4((int64_t)strlen(name)) + 4 + count + pad4((int64_t)(length * size));
+            bytes += 2 * (double)count + 4 + pad4((double)strlen(name)) + pad4((double)length * (double)size);
     }
     return bytes;
 }
 
 typedef struct classic_size {
-    int64_t header, fixed, record; /* bytes: of the header at least, of variables, of those of one record */
-    int64_t record_unpadded;
+    double header, fixed, record; /* bytes: of the header at least, of variables, of those of one record */
+    double record_unpadded;
     int record_variables;
 } classic_size;
 
@@ -60,11 +62,11 @@ static void add_classic_variable(int id, int v, int unlimited, int64_t count, in
         nc_inq_type(id, type, NULL, &size) != NC_NOERR)
         return;
     const bool is_record = rank > 0 && dims[0] == unlimited;
-    int64_t bytes = (int64_t)size;
+    double bytes = (double)size;
     for (int d = is_record; d < rank; d++)
-        bytes *= nc_inq_dimlen(id, dims[d], &length) == NC_NOERR ? (int64_t)length : 1;
-    s->header += count + pad4((int64_t)strlen(name)) + count * (1 + rank) + attribute_bytes(id, v, attributes, count) +
-                 4 + count + offset;
+        bytes *= nc_inq_dimlen(id, dims[d], &length) == NC_NOERR ? (double)length : 1;
+    s->header += pad4((double)strlen(name)) + (double)(count * (3 + rank)) + attribute_bytes(id, v, attributes, count) +
+                 4 + (double)offset;
     if (is_record) {
         s->record += pad4(bytes);
         s->record_unpadded = bytes;
@@ -81,23 +83,23 @@ static wf_status check_classic_length(const char *path, int id, int format, int6
     const int64_t count = format == NC_FORMAT_CDF5 ? 8 : 4, offset = format == NC_FORMAT_CLASSIC ? 4 : 8;
     int dims = 0, variables = 0, attributes = 0, unlimited = -1;
     size_t records = 0;
-    classic_size s = {.header = 4 + count + 2 * (4 + count)};
+    classic_size s = {.header = (double)(4 + count + 2 * (4 + count))};
     nc_inq(id, &dims, &variables, &attributes, &unlimited);
     if (unlimited >= 0)
         nc_inq_dimlen(id, unlimited, &records);
     for (int d = 0; d < dims; d++) {
         char name[NC_MAX_NAME + 1] = "";
         nc_inq_dimname(id, d, name);
-        s.header += count + pad4((int64_t)strlen(name)) + count;
+        s.header += 2 * (double)count + pad4((double)strlen(name));
     }
     s.header += attribute_bytes(id, NC_GLOBAL, attributes, count);
     for (int v = 0; v < variables; v++)
         add_classic_variable(id, v, unlimited, count, offset, &s);
     /* Records of a single variable are not padded. */
-    const int64_t record = s.record_variables == 1 ? s.record_unpadded : s.record;
-    const int64_t least = s.header + s.fixed + (int64_t)records * record - 3;
-    WF_CHECK(length >= least, WF_ERR_FORMAT, "%s: is cut off: it should have %lld bytes at least, and has %lld", path,
-             (long long)least, (long long)length);
+    const double record = s.record_variables == 1 ? s.record_unpadded : s.record;
+    const double least = s.header + s.fixed + (double)records * record - 3;
+    WF_CHECK((double)length >= least, WF_ERR_FORMAT, "%s: is cut off: it should have %.0f bytes at least, and has %lld",
+             path, least, (long long)length);
     return WF_OK;
 }
 
