@@ -126,7 +126,8 @@ static void sends_uneven_bytes(void)
         size_t came = 77;
         unsigned char *got = wf_receive_bytes(comm, &came, from, 5);
         WF_EXPECT(got && came == n && !got[n], "%zu bytes, should be %zu", came, n);
-        expect_bytes(got, from, n, "receive_bytes");
+        if (got && came == n)
+            expect_bytes(got, from, n, "receive_bytes");
         free(got);
     }
     free(data);
