@@ -1,7 +1,6 @@
 /* Attention within windows of an image, of other functions: windows as samples of tokens, and attention with regions
  * and a table of relative positions. Both are tables of whole numbers: one of a window, one of the windows of an image,
- * for the latest size of image and those that captured steps read. */
-#include "core/captured_author.h"
+ * made again where another size of image comes. */
 #include "core/opts.h"
 #include "layers/attention.h"
 #include "layers/functions.h"
@@ -17,17 +16,10 @@ typedef struct window_state {
     const wf_mesh *mesh;
     wf_layer *query, *key, *value, *out; /* children */
     wf_param *relative;
-    wf_tensor *index; /* [T,T] */
-    struct region_table *regions;
+    wf_tensor *index;   /* [T,T] */
+    wf_tensor *regions; /* [windows,T] of images of so many windows, shifted so; NULL: none yet */
+    int64_t regions_of[2], regions_shift[2];
 } window_state;
-
-/* The regions of images of so many windows, shifted so. */
-typedef struct region_table {
-    int64_t windows[2], shift[2];
-    wf_tensor *number; /* [windows,T] */
-    bool captured;     /* a captured step reads it in every run: kept until the layer ends */
-    struct region_table *next;
-} region_table;
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 
@@ -73,61 +65,21 @@ static wf_tensor *number_regions(wf_ctx *ctx, const wf_windows *w)
     return import_numbers(ctx, WF_SHAPE(windows, t), region);
 }
 
-static bool fits_windows(const region_table *t, const wf_windows *w)
-{
-    bool fits = true;
-    for (int d = 0; d < 2; d++)
-        fits = fits && t->windows[d] == w->all[d] && t->shift[d] == w->shift[d];
-    return fits;
-}
-
-/* Frees all tables, or those that no captured step reads. */
-static void free_regions(window_state *s, bool all)
-{
-    for (region_table **at = &s->regions; *at;) {
-        region_table *const t = *at;
-        if (t->captured && !all) {
-            at = &t->next;
-            continue;
-        }
-        *at = t->next;
-        wf_tensor_free(t->number);
-        free(t);
-    }
-}
-
-static wf_status add_regions(wf_layer *layer, const wf_windows *w)
+static wf_status find_regions(wf_layer *layer, const wf_windows *w)
 {
     window_state *s = layer->state;
-    region_table *t = wf_calloc(layer->ctx, 1, sizeof *t);
-    WF_NEED(t);
-    t->number = number_regions(layer->ctx, w);
-    if (!t->number) {
-        free(t);
-        return wf_error_code();
-    }
+    bool same = s->regions != NULL;
+    for (int d = 0; d < 2; d++)
+        same = same && s->regions_of[d] == w->all[d] && s->regions_shift[d] == w->shift[d];
+    if (same)
+        return WF_OK;
+    wf_tensor_free(s->regions);
+    s->regions = number_regions(layer->ctx, w);
     for (int d = 0; d < 2; d++) {
-        t->windows[d] = w->all[d];
-        t->shift[d] = w->shift[d];
+        s->regions_of[d] = w->all[d];
+        s->regions_shift[d] = w->shift[d];
     }
-    free_regions(s, false);
-    t->next = s->regions;
-    s->regions = t;
-    return WF_OK;
-}
-
-static const wf_tensor *find_regions(wf_layer *layer, const wf_windows *w)
-{
-    const window_state *s = layer->state;
-    region_table *t = s->regions;
-    while (t && !fits_windows(t, w))
-        t = t->next;
-    if (!t) {
-        WF_TRY_NULL(add_regions(layer, w));
-        t = s->regions;
-    }
-    t->captured = t->captured || wf_ctx_capturing(layer->ctx);
-    return t->number;
+    return s->regions ? WF_OK : wf_error_code();
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -149,9 +101,8 @@ static wf_var *attend_windows(wf_layer *layer, wf_var *x, const wf_windows *w)
     if (!bias)
         return NULL;
     if (w->all[0] * w->all[1] > 0 && (w->shift[0] || w->shift[1])) {
-        o.query_regions = o.key_regions = find_regions(layer, w);
-        if (!o.query_regions)
-            return NULL;
+        WF_TRY_NULL(find_regions(layer, w));
+        o.query_regions = o.key_regions = s->regions;
     }
     return wf_apply(s->out, wf_attention(q, k, v, o));
 }
@@ -176,7 +127,7 @@ static void free_windows(wf_layer *layer)
 {
     window_state *s = layer->state;
     wf_tensor_free(s->index);
-    free_regions(s, true);
+    wf_tensor_free(s->regions);
 }
 
 static void describe_part(const wf_layer *layer, wf_part_info *info)

@@ -283,8 +283,6 @@ static near_job near_job_of(const wf_neighbourhood_args *args)
 
 wf_status wf_cpu_neighbourhood_forward(wf_ctx *ctx, const wf_neighbourhood_args *args)
 {
-    if (args->q->dtype != WF_F32)
-        return wf_wide_neighbourhood_forward(ctx, args);
     const near_job job = near_job_of(args);
     return run_near(ctx, &job, forward_row, job.z.n * job.z.p[0] * job.z.p[1] * args->heads);
 }
@@ -403,8 +401,6 @@ static void fold_slices(const near_job *job)
 
 wf_status wf_cpu_neighbourhood_backward(wf_ctx *ctx, const wf_neighbourhood_args *args)
 {
-    if (args->q->dtype != WF_F32)
-        return wf_wide_neighbourhood_backward(ctx, args);
     near_job job = near_job_of(args);
     const int64_t heads = args->heads, numbers = args->dbias ? SLICES * heads * job.z.rows : 0;
     const size_t table = (size_t)numbers * sizeof(double);

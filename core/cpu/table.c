@@ -69,8 +69,8 @@ static wf_kernels overridden(void)
     table.softmax_backward = wf_cpu_softmax_backward;
     table.attention_forward = wf_cpu_attention_forward;
     table.attention_backward = wf_cpu_attention_backward;
-    table.neighbourhood_forward = wf_cpu_neighbourhood_forward;
-    table.neighbourhood_backward = wf_cpu_neighbourhood_backward;
+    table.neighbourhood_forward = wf_wide_neighbourhood_forward;
+    table.neighbourhood_backward = wf_wide_neighbourhood_backward;
     table.gates_forward = wf_cpu_gates_forward;
     table.gates_backward = wf_cpu_gates_backward;
     table.row_most = wf_cpu_row_most;

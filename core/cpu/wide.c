@@ -133,6 +133,7 @@ wf_status wf_wide_matmul_stack(wf_ctx *ctx, const wf_matmul_stack_args *args)
     return end_wide(&held, RUN(matmul_stack, &wider));
 }
 
+/* The slots of all types: the kernels of f32 do not call back, which would close a circle of files. */
 wf_status wf_wide_neighbourhood_forward(wf_ctx *ctx, const wf_neighbourhood_args *args)
 {
     wide held = begin_wide(ctx);
@@ -141,7 +142,10 @@ wf_status wf_wide_neighbourhood_forward(wf_ctx *ctx, const wf_neighbourhood_args
     wider.k = input(&held, args->k);
     wider.v = input(&held, args->v);
     wider.y = result(&held, args->y, false);
-    return end_wide(&held, RUN(neighbourhood_forward, &wider));
+    return end_wide(&held, held.status != WF_OK
+                               ? held.status
+                               : (args->q->dtype == WF_F64 ? REF->neighbourhood_forward
+                                                           : wf_cpu_neighbourhood_forward)(ctx, &wider));
 }
 
 wf_status wf_wide_neighbourhood_backward(wf_ctx *ctx, const wf_neighbourhood_args *args)
@@ -156,7 +160,10 @@ wf_status wf_wide_neighbourhood_backward(wf_ctx *ctx, const wf_neighbourhood_arg
     wider.dq = result(&held, args->dq, false);
     wider.dk = result(&held, args->dk, false);
     wider.dv = result(&held, args->dv, false);
-    return end_wide(&held, RUN(neighbourhood_backward, &wider));
+    return end_wide(&held, held.status != WF_OK
+                               ? held.status
+                               : (args->q->dtype == WF_F64 ? REF->neighbourhood_backward
+                                                           : wf_cpu_neighbourhood_backward)(ctx, &wider));
 }
 
 wf_status wf_wide_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_array *y)

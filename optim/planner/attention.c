@@ -16,7 +16,7 @@ typedef struct span_needs {
     double neighbours; /* whom a place reads from, on average */
 } span_needs;
 
-static wf_range block_of(int64_t n, int ranks, int r)
+static wf_range find_block_range(int64_t n, int ranks, int r)
 {
     wf_range range;
     wf_block(n, ranks, r, &range.lo, &range.hi);
@@ -37,7 +37,7 @@ static span_needs window_needs(const wf_part_info *info, int d, int ranks, int64
     const int64_t shift = count > 1 ? info->shift[d] : 0;
     span_needs n = {.all = (double)count};
     for (int r = 0; r < ranks; r++) {
-        wf_range own = block_of(length, ranks, r);
+        wf_range own = find_block_range(length, ranks, r);
         own.hi = r + 1 == ranks ? padded : own.hi;
         int64_t windows = 0, here = 0;
         for (int64_t g = 0; g < count; g++) {
@@ -65,7 +65,7 @@ static span_needs around_needs(const wf_part_info *info, int d, int ranks, int64
     const wf_neighbourhood g = {.length = {length}, .kernel = {info->window[d].kernel}, .dilation = {step}};
     span_needs n = {.all = (double)length};
     for (int r = 0; r < ranks; r++) {
-        const wf_range own = block_of(length, ranks, r);
+        const wf_range own = find_block_range(length, ranks, r);
         wf_range read = own;
         for (int64_t i = own.lo; i < own.hi; i++) {
             const wf_neighbours seen = wf_neighbourhood_keys(&g, 0, i);
