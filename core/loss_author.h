@@ -25,17 +25,29 @@ typedef struct wf_loss_args {
     const wf_array *dx;
 } wf_loss_args;
 
-/* Softmax and cross entropy in one. weight, log_sum, loss and dloss are of f32, or of f64 where x is; rows and labels
- * are those of nll_forward. */
+/* Softmax and cross entropy in one. weight, log_sum, most, loss and dloss are of f32, or of f64 where x is; rows and
+ * labels are those of nll_forward.
+ *
+ * With `most`, x has the classes [first, first + C) of `whole`, labels and weights are those of the whole, and the loss
+ * is this part's of a sum over all parts. Forward is then two calls: one without `loss` writes most and log_sum of the
+ * part (both -infinity where no score is above -infinity); one with `loss`, and backward, read those of all classes. */
 typedef struct wf_entropy_args {
     const wf_array *x, *labels;
     int64_t ignored;
     double scale;
-    const wf_array *weight;       /* [C], of the classes; NULL: 1 */
+    const wf_array *weight;       /* [C] (with `most` [whole]), of the classes; NULL: 1 */
     double smoothing;             /* in [0, 1] */
     const wf_array *log_sum;      /* [rows]: log sum_j exp(x_j - max x); forward writes it, backward reads it */
     const wf_array *loss, *dloss; /* scalars, or one for each row; dloss is in device memory */
     const wf_array *dx;           /* of x's type */
+    const wf_array *most;         /* [rows]; NULL: x has all classes */
+    int64_t first, whole;         /* with `most` */
 } wf_entropy_args;
+
+/* How many classes labels have that are given with c of them. */
+static inline int64_t wf_entropy_classes(const wf_entropy_args *args, int64_t c)
+{
+    return args->most ? args->whole : c;
+}
 
 #endif

@@ -21,7 +21,10 @@ typedef enum wf_loss_reduction {
     WF_REDUCTION_NONE, /* no scalar: a loss for each */
 } wf_loss_reduction;
 
-/* Scores [N,C,...] (logits, or log-probabilities for wf_nll), labels [N,...] of type u8, i32 or i64 in [0, C). */
+/* Scores [N,C,...] (logits, or log-probabilities for wf_nll), labels [N,...] of type u8, i32 or i64 in [0, C). The
+ * cross entropy takes scores whose classes mesh axes cut, into parts of any size: a rank has the labels of its rows, in
+ * [0, C) of all classes, and a scalar loss is its part of a sum over these axes too. No score is sent: forward is then
+ * collective over these axes (two all-reduces of a number a row, three with WF_REDUCTION_NONE), and backward local. */
 wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels);
 wf_var *wf_nll(wf_var *logp, const wf_tensor *labels);
 /* Rows that do not count, and may have a label outside [0, C): Chainer's -1, PyTorch's -100, a void class of images.
@@ -30,8 +33,9 @@ typedef struct wf_label_opts {
     bool ignores;            /* rows of the label `ignored`; default: every row counts */
     int64_t ignored;         /* such a row adds nothing, has the gradient 0, and is not in the mean */
     double smoothing;        /* in [0, 1]: that part of the target is spread over all classes evenly; default 0 */
-    const wf_tensor *weight; /* [C], of the classes, at least 0; the mean divides by the sum of the labels' weights */
-    wf_loss_reduction reduction; /* default the mean; NONE: [N,...], row-major, with the layout of the scores */
+    const wf_tensor *weight; /* [C], of all classes, at least 0; the mean divides by the sum of the labels' weights */
+    wf_loss_reduction reduction; /* default the mean; NONE: [N,...], row-major, with the layout of the
+                                    scores, whole along axes that cut the classes */
 } wf_label_opts;
 /* The mean over the rows that count, of all ranks where the scores have a layout: then collective over the axes over
  * which they are sharded. Without a layout the ranks' means are weighted by their rows that count, or by the sums of

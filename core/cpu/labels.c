@@ -113,11 +113,12 @@ typedef struct entropy_terms {
 
 static entropy_terms terms_of(const wf_entropy_args *args, int64_t c)
 {
-    entropy_terms t = {wf_cpu_data(args->weight), (float)(1 - args->smoothing), (float)(args->smoothing / (double)c),
-                       0};
-    float total = t.weight ? 0.0F : (float)c;
+    const int64_t whole = wf_entropy_classes(args, c);
+    entropy_terms t = {wf_cpu_data(args->weight), (float)(1 - args->smoothing),
+                       (float)(args->smoothing / (double)whole), 0};
+    float total = t.weight ? 0.0F : (float)whole;
 #pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < (t.weight ? c : 0); j++)
+    for (int64_t j = 0; j < (t.weight ? whole : 0); j++)
         total += t.weight[j];
     t.total = total;
     return t;
@@ -232,15 +233,86 @@ WF_CPU_INLINE double entropy_long(const wf_entropy_args *args, bool bf16, int64_
     return total;
 }
 
+/* --- parts of the classes: one row after the other, however short ---------------------------------------------- */
+
+static float *most_in(const wf_entropy_args *args)
+{
+    return args->most->data;
+}
+
+WF_CPU_INLINE void part_sums(const wf_entropy_args *args, bool bf16, int64_t c, int64_t row)
+{
+    const void *const x = args->x->data;
+    const float most = most_of(x, bf16, row * c, c);
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < c; j++)
+        sum += vm_exp(wf_cpu_at(x, bf16, row * c + j) - most);
+    sum = logf(sum);
+    /* No score is above -infinity: the sum is that of nothing, unless one is NaN. */
+    if (most == -INFINITY) {
+        sum = -INFINITY;
+        for (int64_t j = 0; j < c; j++)
+            sum += wf_cpu_at(x, bf16, row * c + j);
+    }
+    most_in(args)[row] = most;
+    ((float *)args->log_sum->data)[row] = sum;
+}
+
+/* sum_c w_c (x_c - most - log_sum) of the part. */
+WF_CPU_INLINE double part_low(const wf_entropy_args *args, const entropy_terms *t, bool bf16, int64_t c, int64_t row)
+{
+    const float most = most_in(args)[row], sum = ((const float *)args->log_sum->data)[row];
+    const float *const w = t->weight ? t->weight + args->first : NULL;
+    float mine = w ? 0.0F : (float)c;
+    for (int64_t j = 0; w && j < c; j++)
+        mine += w[j];
+    return (double)(low_of(args->x->data, bf16, row * c, c, most, w) - mine * sum);
+}
+
+WF_CPU_INLINE double part_losses(const wf_entropy_args *args, bool bf16, int64_t c, int64_t first, int64_t last)
+{
+    const entropy_terms t = terms_of(args, c);
+    float *const each = each_of(args);
+    double total = 0;
+    for (int64_t r = first; r < last; r++) {
+        const int64_t label = wf_cpu_integer(args->labels, r), own = label - args->first;
+        const float most = most_in(args)[r], sum = ((const float *)args->log_sum->data)[r];
+        double loss = 0;
+        if (label != args->ignored && own >= 0 && own < c)
+            loss = -(double)(hit_of(&t, label) * (wf_cpu_at(args->x->data, bf16, r * c + own) - most - sum));
+        if (label != args->ignored && t.rest > 0)
+            loss -= (double)t.rest * part_low(args, &t, bf16, c, r);
+        total += entropy_count(args, each, r, loss);
+    }
+    return total;
+}
+
+static double entropy_of_part(const wf_entropy_args *args, int64_t c, int64_t first, int64_t last)
+{
+    const bool bf16 = args->x->dtype == WF_BF16;
+    if (args->loss)
+        return bf16 ? part_losses(args, true, c, first, last) : part_losses(args, false, c, first, last);
+    for (int64_t r = first; r < last; r++)
+        if (bf16)
+            part_sums(args, true, c, r);
+        else
+            part_sums(args, false, c, r);
+    return 0;
+}
+
 static bool entropy_takes(const wf_entropy_args *args, const wf_array *scalar, int64_t rows, int64_t c)
 {
     return (args->x->dtype == WF_F32 || args->x->dtype == WF_BF16) && wf_cpu_is(args->dx, args->x->dtype) &&
-           args->log_sum->dtype == WF_F32 && scalar->dtype == WF_F32 && wf_cpu_is(args->weight, WF_F32) && c > 0 &&
-           wf_cpu_integers_fit(args->labels, rows, c, args->ignored);
+           args->log_sum->dtype == WF_F32 && scalar->dtype == WF_F32 && wf_cpu_is(args->weight, WF_F32) &&
+           wf_cpu_is(args->most, WF_F32) && c > 0 &&
+           wf_cpu_integers_fit(args->labels, rows, wf_entropy_classes(args, c), args->ignored);
 }
 
 static double entropy_part(const wf_entropy_args *args, int64_t c, int64_t first, int64_t last)
 {
+    if (args->most)
+        return entropy_of_part(args, c, first, last);
     if (c <= SHORT_ROW)
         return entropy_short(args, c, first, last);
     return args->x->dtype == WF_BF16 ? entropy_long(args, true, c, first, last)
@@ -251,7 +323,7 @@ wf_status wf_cpu_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
 {
     int64_t c = 0;
     const int64_t rows = wf_cpu_rows(args->x, &c);
-    if (!entropy_takes(args, args->loss, rows, c))
+    if (!entropy_takes(args, args->loss ? args->loss : args->log_sum, rows, c))
         return wf_wide_entropy_forward(ctx, args);
     const int64_t part_rows = c <= SHORT_ROW ? ROWS_PART : SHORT_ROW * ROWS_PART / c + 1;
     const int64_t parts = (rows + part_rows - 1) / part_rows;
@@ -264,7 +336,7 @@ wf_status wf_cpu_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
         part[p] = entropy_part(args, c, p * part_rows, wf_cpu_min((p + 1) * part_rows, rows));
     for (int64_t p = 0; p < parts; p++)
         total += part[p];
-    if (args->loss->shape.rank == 0)
+    if (args->loss && args->loss->shape.rank == 0)
         *(float *)args->loss->data = (float)(args->scale * total);
     wf_pool_give(ctx, work, (size_t)parts * sizeof(double));
     return WF_OK;
@@ -315,27 +387,31 @@ WF_CPU_INLINE void slopes_long(const wf_entropy_args *args, const entropy_terms 
 {
     const void *const x = args->x->data;
     void *const dx = args->dx->data;
-    const int64_t label = wf_cpu_integer(args->labels, r), at = r * c;
-    const float most = most_of(x, bf16, at, c), log_sum = ((const float *)args->log_sum->data)[r];
+    const int64_t label = wf_cpu_integer(args->labels, r), at = r * c, begin = args->most ? args->first : 0;
+    const float most = args->most ? most_in(args)[r] : most_of(x, bf16, at, c),
+                log_sum = ((const float *)args->log_sum->data)[r];
     if (label == args->ignored) {
         memset((char *)dx + at * (bf16 ? 2 : 4), 0, (size_t)c * (bf16 ? 2 : 4));
         return;
     }
     const float up = up_of(args, r), hit = up * hit_of(t, label), all = hit + up * t->rest * t->total;
-    const float rest = up * t->rest, *const w = t->weight;
+    const float rest = up * t->rest, *const w = weighted ? t->weight + begin : NULL;
 #pragma omp simd
     for (int64_t j = 0; j < c; j++)
         wf_cpu_set(dx, bf16, at + j,
                    all * vm_exp(wf_cpu_at(x, bf16, at + j) - most - log_sum) - (weighted ? rest * w[j] : rest));
+    const int64_t own = label - begin;
+    if (own < 0 || own >= c)
+        return;
     /* Subtracts from the product before it is rounded to bf16. */
-    const float smooth = weighted ? rest * w[label] : rest;
-    wf_cpu_set(dx, bf16, at + label, all * vm_exp(wf_cpu_at(x, bf16, at + label) - most - log_sum) - smooth - hit);
+    const float smooth = weighted ? rest * w[own] : rest;
+    wf_cpu_set(dx, bf16, at + own, all * vm_exp(wf_cpu_at(x, bf16, at + own) - most - log_sum) - smooth - hit);
 }
 
 wf_status wf_cpu_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
 {
     int64_t c = 0;
-    const int64_t rows = wf_cpu_rows(args->x, &c), step = c <= SHORT_ROW ? SIDE : 1;
+    const int64_t rows = wf_cpu_rows(args->x, &c), step = c <= SHORT_ROW && !args->most ? SIDE : 1;
     if (!entropy_takes(args, args->dloss, rows, c))
         return wf_wide_entropy_backward(ctx, args);
     const bool bf16 = args->x->dtype == WF_BF16;

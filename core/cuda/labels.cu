@@ -92,20 +92,64 @@ struct entropy_terms {
     {
         return keep * weight.at(label, 1);
     }
-    /* The sum of weights, for all lanes of a row. */
-    template <class W> __device__ W total(int64_t c, int lane, int group) const
+    /* The sum of the weights of [first, first + c), for all lanes of a row. */
+    template <class W> __device__ W total(int64_t first, int64_t c, int lane, int group) const
     {
         W sum = 0;
         for (int64_t j = lane; j < c; j += group)
-            sum += (W)weight.at(j, 1);
+            sum += (W)weight.at(first + j, 1);
         return group_sum(sum, group);
     }
 };
 
 static entropy_terms terms_of(const wf_entropy_args *args, int64_t c)
 {
-    return entropy_terms{any_of(args->weight), 1 - args->smoothing, c > 0 ? args->smoothing / (double)c : 0};
+    const int64_t whole = wf_entropy_classes(args, c);
+    return entropy_terms{any_of(args->weight), 1 - args->smoothing, whole > 0 ? args->smoothing / (double)whole : 0};
 }
+
+/* The classes of x among all, and the largest scores and sums of rows of all: absent where x has all. */
+struct entropy_part {
+    any_float most, log_sum;
+    int64_t first, whole;
+};
+
+static entropy_part class_part_of(const wf_entropy_args *args, int64_t c)
+{
+    const bool cut = args->most != nullptr;
+    return entropy_part{any_of(args->most), any_of(cut ? args->log_sum : nullptr), cut ? args->first : 0,
+                        wf_entropy_classes(args, c)};
+}
+
+/* The first call of a forward by parts. */
+template <class T> struct entropy_sums {
+    struct state {
+    };
+    const T *x;
+    any_output most, log_sum;
+    __device__ void begin(state *) const
+    {
+    }
+    __device__ void end(state *) const
+    {
+    }
+    __device__ void run(state *, const row_set &a, int64_t row, int lane) const
+    {
+        using W = wide<T>;
+        const int64_t c = row < 0 ? 0 : a.c;
+        const T *const from = x + row * c;
+        const W high = row_most(from, c, lane, a.group);
+        W sum = 0;
+        for (int64_t j = lane; j < c; j += a.group)
+            sum +=
+                high == -(W)INFINITY ? (widen(from[j]) != widen(from[j]) ? (W)NAN : (W)0) : exp(widen(from[j]) - high);
+        sum = log(group_sum(sum, a.group));
+        if (row < 0 || lane > 0)
+            return;
+        most.put(row, high);
+        log_sum.put(row, sum);
+    }
+};
 
 template <class T> struct entropy_rows {
     struct state {
@@ -116,6 +160,7 @@ template <class T> struct entropy_rows {
     any_output log_sum, each;
     double scale, *part;
     entropy_terms terms;
+    entropy_part cut;
     __device__ void begin(state *s) const
     {
         s->loss = 0;
@@ -125,24 +170,29 @@ template <class T> struct entropy_rows {
         using W = wide<T>;
         const int64_t c = row < 0 ? 0 : a.c;
         const T *const from = x + row * c;
-        const W most = row_most(from, c, lane, a.group);
-        W sum = 0, low = 0, total = 0;
-        for (int64_t j = lane; j < c; j += a.group)
-            sum += exp(widen(from[j]) - most);
-        sum = log(group_sum(sum, a.group));
+        W most, sum = 0, low = 0, total = 0;
+        if (cut.most.data) { /* for all rows alike: lanes exchange below */
+            most = c > 0 ? (W)cut.most.at(row, 0) : 0;
+            sum = c > 0 ? (W)cut.log_sum.at(row, 0) : 0;
+        } else {
+            most = row_most(from, c, lane, a.group);
+            for (int64_t j = lane; j < c; j += a.group)
+                sum += exp(widen(from[j]) - most);
+            sum = log(group_sum(sum, a.group));
+        }
         if (terms.rest > 0) {
             for (int64_t j = lane; j < c; j += a.group)
-                low += (W)terms.weight.at(j, 1) * (widen(from[j]) - most);
+                low += (W)terms.weight.at(cut.first + j, 1) * (widen(from[j]) - most);
             low = group_sum(low, a.group);
-            total = terms.template total<W>(c, lane, a.group);
+            total = terms.template total<W>(cut.first, c, lane, a.group);
         }
         if (row < 0 || lane > 0)
             return;
-        const int64_t label = labels.at(row);
+        const int64_t label = labels.at(row), own = label - cut.first;
         double loss = 0;
         log_sum.put(row, sum);
-        if (label >= 0)
-            loss = terms.hit(label) * (double)(most - widen(from[label]) + sum);
+        if (label >= 0 && own >= 0 && own < c)
+            loss = terms.hit(label) * (double)(most - widen(from[own]) + sum);
         if (label >= 0 && terms.rest > 0)
             loss += terms.rest * (double)(total * sum - low);
         each.put(row, scale * loss);
@@ -156,25 +206,43 @@ template <class T> struct entropy_rows {
     }
 };
 
+/* Not by row_map, which leaves rows without classes out: their sums are those of nothing. */
+static wf_status run_sums(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    wf_cuda *own;
+    const row_set a = rows_of(args->x);
+    if (a.rows == 0)
+        return WF_OK;
+    WF_TRY(wf_cuda_here(ctx, &own));
+    return of_float(args->x->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const entropy_sums<T> f = {in_of<T>(args->x), output_of(args->most), output_of(args->log_sum)};
+        return launch_over(own, row_kernel<entropy_sums<T>>, a.rows * a.group, a, f);
+    });
+}
+
 wf_status wf_cuda_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
 {
     wf_cuda *own;
     label_source source = {};
     void *part;
     const row_set a = rows_of(args->x);
+    if (!args->loss)
+        return run_sums(ctx, args);
     const bool unreduced = args->loss->shape.rank > 0;
-    WF_TRY(labels_of(ctx, args->labels, args->ignored, a.c, &own, &source));
+    WF_TRY(labels_of(ctx, args->labels, args->ignored, wf_entropy_classes(args, a.c), &own, &source));
     const unsigned blocks = blocks_for(own, a.rows * a.group);
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(args->x->dtype, [&](auto zero) {
         using T = decltype(zero);
         const entropy_rows<T> f = {in_of<T>(args->x),
                                    source,
-                                   output_of(args->log_sum),
+                                   output_of(args->most ? nullptr : args->log_sum),
                                    output_of(unreduced ? args->loss : nullptr),
                                    args->scale,
                                    static_cast<double *>(part),
-                                   terms_of(args, a.c)};
+                                   terms_of(args, a.c),
+                                   class_part_of(args, a.c)};
         return launch(own, row_kernel<entropy_rows<T>>, blocks, THREADS, a, f);
     }));
     if (unreduced)
@@ -193,6 +261,7 @@ template <class T> struct entropy_backward_rows {
     double scale;
     T *dx;
     entropy_terms terms;
+    entropy_part cut;
     __device__ void begin(state *) const
     {
     }
@@ -204,14 +273,15 @@ template <class T> struct entropy_backward_rows {
         using W = wide<T>;
         const int64_t label = row < 0 ? -1 : labels.at(row), c = row < 0 ? 0 : a.c;
         const T *const from = x + row * c;
-        const W most = row_most(from, c, lane, a.group), sum = c > 0 ? (W)log_sum.at(row, 0) : 0;
+        const W sum = c > 0 ? (W)log_sum.at(row, 0) : 0;
+        const W most = !cut.most.data ? row_most(from, c, lane, a.group) : c > 0 ? (W)cut.most.at(row, 0) : 0;
         const W up = c > 0 ? (W)(dloss.at(each ? row : 0, 0) * scale) : 0, rest = up * (W)terms.rest;
         const W hit = label < 0 ? 0 : up * (W)terms.hit(label);
-        const W all = terms.rest > 0 ? hit + rest * terms.template total<W>(c, lane, a.group) : hit;
+        const W all = terms.rest > 0 ? hit + rest * terms.template total<W>(0, cut.whole, lane, a.group) : hit;
         for (int64_t j = lane; j < c; j += a.group) {
             const W slope = all * exp(widen(from[j]) - most - sum);
-            const W smooth = terms.rest > 0 ? slope - rest * (W)terms.weight.at(j, 1) : slope;
-            narrow(label < 0 ? (W)0 : j == label ? smooth - hit : smooth, dx + row * a.c + j);
+            const W smooth = terms.rest > 0 ? slope - rest * (W)terms.weight.at(cut.first + j, 1) : slope;
+            narrow(label < 0 ? (W)0 : j == label - cut.first ? smooth - hit : smooth, dx + row * a.c + j);
         }
     }
 };
@@ -221,13 +291,13 @@ wf_status wf_cuda_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
     wf_cuda *own;
     label_source source = {};
     const row_set a = rows_of(args->x);
-    WF_TRY(labels_of(ctx, args->labels, args->ignored, a.c, &own, &source));
+    WF_TRY(labels_of(ctx, args->labels, args->ignored, wf_entropy_classes(args, a.c), &own, &source));
     return of_float(args->dx->dtype, [&](auto zero) {
         using T = decltype(zero);
         return row_map(ctx, a,
                        entropy_backward_rows<T>{in_of<T>(args->x), source, any_of(args->log_sum), any_of(args->dloss),
                                                 args->dloss->shape.rank > 0, args->scale, out_of<T>(args->dx),
-                                                terms_of(args, a.c)});
+                                                terms_of(args, a.c), class_part_of(args, a.c)});
     });
 }
 

@@ -231,12 +231,23 @@ wf_status wf_ref_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignor
     return wf_ref_end(&frame);
 }
 
-/* A row of scores whose softmax is exp(x - most - log_sum). w: the weights of classes, or NULL. */
+/* A row of scores whose softmax is exp(x - most - log_sum): the classes [first, first + c) of `whole`. w: the weights
+ * of all classes, or NULL. */
 typedef struct entropy_row {
     const double *x, *w;
-    int64_t c, label;
+    int64_t c, first, whole, label;
     double most, log_sum, smoothing;
 } entropy_row;
+
+static entropy_row entropy_row_of(const wf_entropy_args *args, int64_t c, const double *x, const double *w)
+{
+    return (entropy_row){.x = x,
+                         .w = w,
+                         .c = c,
+                         .first = args->most ? args->first : 0,
+                         .whole = wf_entropy_classes(args, c),
+                         .smoothing = args->smoothing};
+}
 
 static double weight_at(const entropy_row *row, int64_t j)
 {
@@ -250,43 +261,67 @@ static double log_softmax_at(const entropy_row *row, int64_t j)
 
 static double entropy_value(const entropy_row *row)
 {
-    double all = 0;
+    const int64_t own = row->label - row->first;
+    double all = 0, hit = 0;
     for (int64_t j = 0; j < row->c && row->smoothing > 0; j++)
-        all += weight_at(row, j) * -log_softmax_at(row, j);
-    return (1 - row->smoothing) * weight_at(row, row->label) * -log_softmax_at(row, row->label) +
-           row->smoothing / (double)row->c * all;
+        all += weight_at(row, row->first + j) * -log_softmax_at(row, j);
+    if (own >= 0 && own < row->c)
+        hit = (1 - row->smoothing) * weight_at(row, row->label) * -log_softmax_at(row, own);
+    return hit + row->smoothing / (double)row->whole * all;
 }
 
 static void entropy_slopes(const entropy_row *row, double up, double *dx)
 {
-    const double hit = (1 - row->smoothing) * weight_at(row, row->label), rest = row->smoothing / (double)row->c;
+    const double hit = (1 - row->smoothing) * weight_at(row, row->label), rest = row->smoothing / (double)row->whole;
     double total = 0;
-    for (int64_t j = 0; j < row->c && row->smoothing > 0; j++)
+    for (int64_t j = 0; j < row->whole && row->smoothing > 0; j++)
         total += weight_at(row, j);
     for (int64_t j = 0; j < row->c; j++) {
         const double slope = exp(log_softmax_at(row, j)) * up * (hit + rest * total);
-        const double smooth = row->smoothing > 0 ? slope - up * rest * weight_at(row, j) : slope;
-        dx[j] = j == row->label ? smooth - up * hit : smooth;
+        const double smooth = row->smoothing > 0 ? slope - up * rest * weight_at(row, row->first + j) : slope;
+        dx[j] = j == row->label - row->first ? smooth - up * hit : smooth;
     }
+}
+
+/* The first call of a forward by parts. */
+static wf_status entropy_sums(wf_ctx *ctx, const wf_entropy_args *args)
+{
+    int64_t rows, c;
+    wf_ref_rows(args->x, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, args->x);
+    double *const most = wf_ref_out(&frame, args->most, false), *const log_sum =
+                                                                    wf_ref_out(&frame, args->log_sum, false);
+    for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
+        most[r] = most_of(c, xv + r * c);
+        log_sum[r] = most[r] == -INFINITY ? -INFINITY : log(sum_of(c, xv + r * c, most[r]));
+    }
+    return wf_ref_end(&frame);
 }
 
 wf_status wf_ref_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
 {
     int64_t rows, c;
+    if (!args->loss)
+        return entropy_sums(ctx, args);
     wf_ref_rows(args->x, &rows, &c);
     wf_ref_frame frame = wf_ref_begin(ctx);
     const double *const xv = wf_ref_in(&frame, args->x), *const w = wf_ref_in(&frame, args->weight);
-    double *const log_sum = wf_ref_out(&frame, args->log_sum, false), *const out =
-                                                                          wf_ref_out(&frame, args->loss, false);
+    const double *const most = wf_ref_in(&frame, args->most), *const all =
+                                                                  most ? wf_ref_in(&frame, args->log_sum) : NULL;
+    double *const log_sum = most ? NULL : wf_ref_out(&frame, args->log_sum, false);
+    double *const out = wf_ref_out(&frame, args->loss, false);
     const bool each = args->loss->shape.rank > 0;
     double sum = 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
-        entropy_row row = {.x = xv + r * c, .w = w, .c = c, .smoothing = args->smoothing};
-        frame.status = label_at(args->labels, r, c, args->ignored, &row.label);
+        entropy_row row = entropy_row_of(args, c, xv + r * c, w);
+        frame.status = label_at(args->labels, r, row.whole, args->ignored, &row.label);
         if (frame.status != WF_OK)
             break;
-        row.most = most_of(c, row.x);
-        row.log_sum = log_sum[r] = log(sum_of(c, row.x, row.most));
+        row.most = most ? most[r] : most_of(c, row.x);
+        row.log_sum = most ? all[r] : log(sum_of(c, row.x, row.most));
+        if (!most)
+            log_sum[r] = row.log_sum;
         const double value = row.label >= 0 ? entropy_value(&row) : 0;
         sum += value;
         if (each)
@@ -303,15 +338,16 @@ wf_status wf_ref_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
     wf_ref_rows(args->x, &rows, &c);
     wf_ref_frame frame = wf_ref_begin(ctx);
     const double *const xv = wf_ref_in(&frame, args->x), *const log_sum = wf_ref_in(&frame, args->log_sum),
-                        *const dloss = wf_ref_in(&frame, args->dloss), *const w = wf_ref_in(&frame, args->weight);
+                        *const dloss = wf_ref_in(&frame, args->dloss), *const w = wf_ref_in(&frame, args->weight),
+                        *const most = wf_ref_in(&frame, args->most);
     double *const dxv = wf_ref_out(&frame, args->dx, false);
     const bool each = args->dloss->shape.rank > 0;
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
-        entropy_row row = {.x = xv + r * c, .w = w, .c = c, .smoothing = args->smoothing};
-        frame.status = label_at(args->labels, r, c, args->ignored, &row.label);
+        entropy_row row = entropy_row_of(args, c, xv + r * c, w);
+        frame.status = label_at(args->labels, r, row.whole, args->ignored, &row.label);
         if (frame.status != WF_OK)
             break;
-        row.most = most_of(c, row.x);
+        row.most = most ? most[r] : most_of(c, row.x);
         row.log_sum = log_sum[r];
         for (int64_t j = 0; j < c && row.label < 0; j++)
             dxv[r * c + j] = 0;

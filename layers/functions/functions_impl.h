@@ -84,6 +84,11 @@ wf_status wf_attention_check_opts(const wf_var *q, const struct wf_attention_opt
                                   const wf_attention_extent *of) WF_NODISCARD;
 /* Fails unless labels [N,...] of an integer type are those of scores [N,C,...], of which all classes are here. */
 wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels) WF_NODISCARD;
+/* Makes the largest scores of rows and their log_sum, which are those of this rank's classes, those of all classes.
+ * Collective over the axes that cut these: two all-reduces of a number a row. */
+wf_status wf_entropy_merge(const wf_mesh *mesh, unsigned axes, wf_tensor *most, wf_tensor *log_sum) WF_NODISCARD;
+/* Losses of rows of which each rank of the axes has its classes' part, summed over them. Collective. */
+wf_status wf_entropy_sum_rows(const wf_mesh *mesh, unsigned axes, wf_tensor *rows) WF_NODISCARD;
 /* WF_ERR_ARGUMENT unless it is one of wf_loss_reduction. */
 wf_status wf_loss_check_reduction(const char *what, int reduction) WF_NODISCARD;
 

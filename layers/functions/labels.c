@@ -1,5 +1,7 @@
 /* Functions of scores with a label for each row: negative log likelihood, softmax and cross entropy in one, hits. Means
- * are over the rows that count, or by the weights of their labels, of all ranks that hold parts of the scores. */
+ * are over the rows that count, or by the weights of their labels, of all ranks that hold parts of the scores. The
+ * cross entropy takes classes that are cut (entropy_merge.c joins the rows): then a rank's loss is the part of its
+ * classes, and its gradient needs no message. */
 #include "comm/comm_author.h"
 #include "comm/mesh.h"
 #include "layers/functions/functions_impl.h"
@@ -7,7 +9,7 @@
 #include "layers/loss.h"
 
 /* One label for each row of scores, of the same samples. */
-wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels)
+static wf_status check_label_rows(const char *what, const wf_var *scores, const wf_tensor *labels)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     const wf_shape *s = &scores->value->shape, *l = &labels->shape;
@@ -20,14 +22,27 @@ wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tenso
     WF_CHECK(same, WF_ERR_SHAPE, "%s takes scores [N,C,...] of rank 2 to 5 and labels [N,...], not %s and %s", what,
              wf_shape_text(*s, left), wf_shape_text(*l, right));
     const wf_layout *p = &scores->value->layout, *q = &labels->layout;
-    WF_CHECK(!wf_layout_is_sharded(p, 1), WF_ERR_SHAPE,
-             "%s needs all of dimension 1, which is sharded: %s; wf_redistribute it first", what,
-             wf_layout_text(p, left));
     /* Labels without a layout are taken to be this rank's; with one it has to be the batch's. */
     WF_CHECK(!q->known || (p->known && p->box.lo[0] == q->box.lo[0] && p->global.dim[0] == q->global.dim[0]),
              WF_ERR_SHAPE, "%s has scores (%s) and labels (%s), which are not of the same samples", what,
              wf_layout_text(p, left), wf_layout_text(q, right));
     return WF_OK;
+}
+
+wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels)
+{
+    char text[WF_LAYOUT_TEXT];
+    WF_TRY(check_label_rows(what, scores, labels));
+    WF_CHECK(!wf_layout_is_sharded(&scores->value->layout, 1), WF_ERR_SHAPE,
+             "%s needs all of dimension 1, which is sharded: %s; wf_redistribute it first", what,
+             wf_layout_text(&scores->value->layout, text));
+    return WF_OK;
+}
+
+/* The axes that cut the classes, all of whose ranks have the same rows. */
+static unsigned class_axes(const wf_layout *layout)
+{
+    return wf_layout_axes(layout, 1u << 1);
 }
 
 static int64_t ignored_of(wf_label_opts opts)
@@ -132,7 +147,7 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const w
 {
     const wf_layout *layout = &x->value->layout;
     double own = 0, all;
-    const unsigned axes = wf_layout_axes(layout, ~0U);
+    const unsigned classes = class_axes(layout), axes = wf_layout_axes(layout, ~0U) & ~classes;
     if (opts->reduction != WF_REDUCTION_MEAN || (!opts->ignores && !opts->weight))
         return WF_OK;
     wf_status status =
@@ -146,6 +161,9 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const w
     reduction->scale = all > 0 ? 1.0 / all : 0;
     reduction->loss_count = all;
     reduction->loss_part = own;
+    for (int a = 0; a < WF_AXES; a++)
+        if (classes >> a & 1)
+            reduction->loss_part /= wf_mesh_size(layout->mesh, (wf_axis)a);
     reduction->loss_counted = true;
     return WF_OK;
 }
@@ -229,18 +247,19 @@ wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
 typedef struct entropy_state {
     double scale, smoothing;
     int64_t ignored;
+    int64_t first, whole; /* of the classes, where the scores have a part of them */
 } entropy_state;
 
-/* Saved: scores, labels, log_sum, weights (which may be absent). Makes no f32 copy of bf16 and f16: kernels widen what
- * they read, and round the gradient once. */
+/* Saved: scores, labels, log_sum, weights and the largest scores (which may be absent). Makes no f32 copy of bf16 and
+ * f16: kernels widen what they read, and round the gradient once. */
 static wf_status entropy_slopes(wf_node *node, const wf_tensor *dx)
 {
     const entropy_state *state = node->state;
-    const wf_tensor *x = wf_node_saved(node, 0), *weight = wf_node_saved(node, 3);
+    const wf_tensor *x = wf_node_saved(node, 0), *weight = wf_node_saved(node, 3), *most = wf_node_saved(node, 4);
     WF_NEED(dx);
     const wf_array from = wf_tensor_array(x), labels = wf_tensor_array(wf_node_saved(node, 1));
     const wf_array log_sum = wf_tensor_array(wf_node_saved(node, 2)), dloss = wf_tensor_array(wf_node_dy(node));
-    const wf_array weights = wf_tensor_array(weight), to = wf_tensor_array(dx);
+    const wf_array weights = wf_tensor_array(weight), to = wf_tensor_array(dx), high = wf_tensor_array(most);
     const wf_entropy_args args = {.x = &from,
                                   .labels = &labels,
                                   .ignored = state->ignored,
@@ -249,7 +268,10 @@ static wf_status entropy_slopes(wf_node *node, const wf_tensor *dx)
                                   .smoothing = state->smoothing,
                                   .log_sum = &log_sum,
                                   .dloss = &dloss,
-                                  .dx = &to};
+                                  .dx = &to,
+                                  .most = most ? &high : NULL,
+                                  .first = state->first,
+                                  .whole = state->whole};
     return x->ctx->k->entropy_backward(x->ctx, &args);
 }
 
@@ -267,17 +289,18 @@ static const wf_op entropy_op = {.name = "softmax_cross_entropy", .backward = en
 
 /* Tensors that a loss of scores keeps or makes. */
 typedef struct entropy_tensors {
-    wf_tensor *x, *labels, *log_sum, *weight, *y;
+    wf_tensor *x, *labels, *log_sum, *weight, *most, *y; /* most: of scores whose classes are cut */
 } entropy_tensors;
 
-static wf_status entropy_run(const entropy_state *state, const entropy_tensors *t)
+/* Without `losses`: the first of the two calls of scores whose classes are cut. */
+static wf_status entropy_run(const entropy_state *state, const entropy_tensors *t, bool losses)
 {
     WF_NEED(t->x);
     WF_NEED(t->labels);
     WF_NEED(t->log_sum);
     WF_NEED(t->y);
     const wf_array from = wf_tensor_array(t->x), at = wf_tensor_array(t->labels), sums = wf_tensor_array(t->log_sum);
-    const wf_array weights = wf_tensor_array(t->weight), to = wf_tensor_array(t->y);
+    const wf_array weights = wf_tensor_array(t->weight), to = wf_tensor_array(t->y), most = wf_tensor_array(t->most);
     return t->x->ctx->k->entropy_forward(t->x->ctx, &(wf_entropy_args){.x = &from,
                                                                        .labels = &at,
                                                                        .ignored = state->ignored,
@@ -285,18 +308,56 @@ static wf_status entropy_run(const entropy_state *state, const entropy_tensors *
                                                                        .weight = t->weight ? &weights : NULL,
                                                                        .smoothing = state->smoothing,
                                                                        .log_sum = &sums,
-                                                                       .loss = &to});
+                                                                       .loss = losses ? &to : NULL,
+                                                                       .most = t->most ? &most : NULL,
+                                                                       .first = state->first,
+                                                                       .whole = state->whole});
+}
+
+/* The largest scores and the sums of rows of all classes, of which this rank has some. */
+static wf_status entropy_merge(const entropy_state *state, const entropy_tensors *t, const wf_layout *layout,
+                               unsigned axes)
+{
+    WF_NEED(t->most);
+    WF_TRY(entropy_run(state, t, false));
+    return wf_entropy_merge(layout->mesh, axes, t->most, t->log_sum);
+}
+
+/* `status`: of what was done before. Only failures before the merge are known to this rank alone: afterwards all that
+ * share a row have the same. */
+static wf_status entropy_forward(wf_status status, const entropy_state *state, const entropy_tensors *t,
+                                 const wf_layout *layout)
+{
+    const unsigned axes = class_axes(layout);
+    if (axes != 0) {
+        if (status == WF_OK)
+            status = entropy_merge(state, t, layout, axes);
+        status = wf_comm_post_failure(wf_mesh_world(layout->mesh), status);
+    }
+    WF_TRY(status);
+    WF_TRY(entropy_run(state, t, true));
+    return axes != 0 && t->y->shape.rank > 0 ? wf_entropy_sum_rows(layout->mesh, axes, t->y) : WF_OK;
 }
 
 /* Losses of rows, of the labels' shape and with the scores' layout without the classes. */
 static wf_tensor *rows_of_losses(const wf_var *logits, wf_dtype dtype, wf_shape shape)
 {
     static const int from[WF_MAX_RANK] = {0, 2, 3, 4, -1, -1};
-    wf_tensor *like = wf_output("softmax_cross_entropy", logits, shape, WF_ROW_MAJOR, from);
-    wf_tensor *y = like ? wf_tensor_new_step(like->ctx, dtype, shape, WF_ROW_MAJOR) : NULL;
+    wf_layout whole = logits->value->layout, layout;
+    char text[WF_LAYOUT_TEXT];
+    /* Losses are summed over the axes that cut the classes. */
+    for (int a = 0; a < WF_AXES; a++)
+        if (class_axes(&logits->value->layout) >> a & 1) {
+            whole.placement[a] = WF_REPLICATED;
+            whole.dim[a] = 0;
+            whole.bounds[a] = NULL;
+        }
+    WF_CHECK_NULL(wf_layout_follow(&whole, shape, from, &layout), WF_ERR_SHAPE,
+                  "softmax_cross_entropy cannot take an input that is %s; wf_redistribute it first",
+                  wf_layout_text(&whole, text));
+    wf_tensor *y = wf_tensor_new_step(logits->value->ctx, dtype, shape, WF_ROW_MAJOR);
     if (y)
-        y->layout = like->layout;
-    wf_tensor_free(like);
+        y->layout = layout;
     return y;
 }
 
@@ -309,35 +370,41 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
 {
     if (!logits || !labels)
         return NULL;
-    WF_TRY_NULL(wf_labels_check("softmax_cross_entropy", logits, labels));
-    WF_TRY_NULL(check_label_opts("softmax_cross_entropy", logits->value->shape.dim[1], &opts));
+    const wf_layout *const layout = &logits->value->layout;
+    WF_TRY_NULL(check_label_rows("softmax_cross_entropy", logits, labels));
+    const int64_t whole = layout->known ? layout->global.dim[1] : logits->value->shape.dim[1];
+    const int64_t first = layout->known ? layout->box.lo[1] : 0;
+    WF_TRY_NULL(check_label_opts("softmax_cross_entropy", whole, &opts));
     wf_reduction reduction = reduction_of_rows(logits, opts.reduction);
     const wf_dtype wide = logits->value->dtype == WF_F64 ? WF_F64 : WF_F32;
     entropy_tensors t = {.x = wf_dense_value(logits),
                          .labels = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR),
                          .log_sum = wf_tensor_new_step(logits->value->ctx, wide, labels->shape, WF_ROW_MAJOR),
                          .weight = wf_tensor_dense(opts.weight, wide, WF_ROW_MAJOR)};
+    if (class_axes(layout) != 0)
+        t.most = wf_tensor_new_step(logits->value->ctx, wide, labels->shape, WF_ROW_MAJOR);
     t.y =
         opts.reduction == WF_REDUCTION_NONE ? rows_of_losses(logits, wide, labels->shape) : wf_reduction_scalar(logits);
     wf_status status = opts.weight && !t.weight ? wf_error_take("weight", __FILE__, __LINE__) : WF_OK;
     if (status == WF_OK)
         status = weigh_counted(logits, t.labels, &opts, &reduction);
-    const entropy_state state = {reduction.scale, opts.smoothing, ignored_of(opts)};
-    if (status == WF_OK)
-        status = entropy_run(&state, &t);
-    wf_var *out = wf_function_finish(status, logits->tape,
-                                     &(wf_node_spec){.op = &entropy_op,
-                                                     .n_in = 1,
-                                                     .in = &logits,
-                                                     .n_saved = 4,
-                                                     .saved = (wf_tensor *const[]){t.x, t.labels, t.log_sum, t.weight},
-                                                     .state = &state,
-                                                     .state_bytes = sizeof state},
-                                     t.y);
+    const entropy_state state = {reduction.scale, opts.smoothing, ignored_of(opts), first, whole};
+    status = entropy_forward(status, &state, &t, layout);
+    wf_var *out =
+        wf_function_finish(status, logits->tape,
+                           &(wf_node_spec){.op = &entropy_op,
+                                           .n_in = 1,
+                                           .in = &logits,
+                                           .n_saved = 5,
+                                           .saved = (wf_tensor *const[]){t.x, t.labels, t.log_sum, t.weight, t.most},
+                                           .state = &state,
+                                           .state_bytes = sizeof state},
+                           t.y);
     wf_tensor_free(t.x);
     wf_tensor_free(t.labels);
     wf_tensor_free(t.log_sum);
     wf_tensor_free(t.weight);
+    wf_tensor_free(t.most);
     return wf_reduction_mark(out, &reduction);
 }
 

@@ -316,6 +316,52 @@ static void entropy_body(run *r)
     run_result(r, &dx, 2);
 }
 
+/* Classes [first, first + C) of some more: both calls of forward, and backward. */
+static void entropy_part_body(run *r)
+{
+    enum { BEFORE = 2, AFTER = 3 };
+    const row_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    const wf_dtype wide = run_wide(r), round = run_wide_round(r);
+    const int64_t whole = BEFORE + t->shape.dim[1] + AFTER;
+    row_case all = *t;
+    all.shape.dim[1] = whole;
+    row_note(r, t);
+    const wf_array x = run_in(r, t->shape, order, -t->spread, t->spread), labels = labels_of(r, &all);
+    const wf_array sums = run_out_of(r, wide, round, labels.shape, WF_ROW_MAJOR, false);
+    const wf_array most = run_out_of(r, wide, round, labels.shape, WF_ROW_MAJOR, false);
+    const wf_array given = run_in_of(r, wide, round, labels.shape, WF_ROW_MAJOR, 0, 3);
+    const wf_array high = run_in_of(r, wide, round, labels.shape, WF_ROW_MAJOR, t->spread, t->spread + 1);
+    const wf_shape result = t->each ? labels.shape : wf_shape_scalar();
+    const wf_array loss = run_out_of(r, wide, round, result, WF_ROW_MAJOR, false);
+    const wf_array up = run_in_of(r, wide, round, result, WF_ROW_MAJOR, 1, 3);
+    const wf_array dx = run_out(r, t->shape, order, false);
+    const wf_array weight = run_in_of(r, wide, round, WF_SHAPE(whole), WF_ROW_MAJOR, 0, 2);
+    wf_entropy_args args = {.x = &x,
+                            .labels = &labels,
+                            .ignored = t->ignored,
+                            .scale = 1.0 / (1 + (double)wf_shape_count(t->shape)),
+                            .weight = t->weighted ? &weight : NULL,
+                            .smoothing = t->smoothing,
+                            .log_sum = &sums,
+                            .most = &most,
+                            .first = BEFORE,
+                            .whole = whole};
+    run_call(r, r->k->entropy_forward(r->ctx, &args));
+    args.log_sum = &given;
+    args.most = &high;
+    args.loss = &loss;
+    run_call(r, r->k->entropy_forward(r->ctx, &args));
+    args.loss = NULL;
+    args.dloss = &up;
+    args.dx = &dx;
+    run_call(r, r->k->entropy_backward(r->ctx, &args));
+    run_result(r, &sums, statistic_weight(r));
+    run_result(r, &most, statistic_weight(r));
+    run_result(r, &loss, statistic_weight(r));
+    run_result(r, &dx, 2);
+}
+
 static void entropy(void)
 {
     static const wf_dtype types[] = {WF_U8, WF_I32, WF_I64};
@@ -331,6 +377,8 @@ static void entropy(void)
                                 .smoothing = (k + i) % 2 ? 0 : 0.125,
                                 .each = k % 5 == 2};
             contract_check("entropy", entropy_body, &t, contract_seed());
+            if (k % 4 == i % 4)
+                contract_check("entropy of a part", entropy_part_body, &t, contract_seed());
         }
 }
 

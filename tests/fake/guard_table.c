@@ -221,7 +221,8 @@ static guard_value save_count(wf_count count)
     F(I, kind) F(P, x) F(P, target) F(D, value) F(D, scale) F(D, delta) F(D, gamma) F(D, alpha)                       \
     F(P, loss) F(P, dloss) F(P, dx)
 #define FIELDS_entropy(F)                                                                                              \
-    F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, weight) F(D, smoothing) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx)
+    F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, weight) F(D, smoothing) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx) \
+    F(P, most) F(I, first) F(I, whole)
 /* clang-format on */
 
 #define LOOK_FIELD(kind, field) LOOK(args->field)

@@ -84,12 +84,14 @@ static const subject subjects[] = {
     {"combined", combined, true},
 };
 
-/* Labels need all channels. */
+/* The first three need all channels. */
 static const subject labelled[] = {{"nll of rows that count", counted_nll, true},
-                                   {"cross entropy with weights", weighed_entropy, true},
                                    {"nll with weights", weighed_nll, true},
-                                   {"cross entropy of rows", rows_of_entropy, true},
-                                   {"dice of labels", dice_of_labels, true}};
+                                   {"dice of labels", dice_of_labels, true},
+                                   {"cross entropy", plain_entropy, true},
+                                   {"sum of cross entropy", summed_entropy, true},
+                                   {"cross entropy with weights", weighed_entropy, true},
+                                   {"cross entropy of rows", rows_of_entropy, true}};
 
 static wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
 {
@@ -136,6 +138,21 @@ static double total(const wf_mesh *mesh, const wf_var *y)
     return value;
 }
 
+/* The samples, or weights, for which all parts of a loss stand are those of the serial one. */
+static void check_mark(const char *name, const wf_var *y, const wf_var *part)
+{
+    const wf_layout layout = wf_tensor_layout(wf_value(part));
+    double all = part->loss_part;
+    for (int a = 0; a < WF_AXES; a++)
+        if (layout.known && layout.placement[a] != WF_PARTIAL)
+            all /= wf_mesh_size(layout.mesh, (wf_axis)a);
+    WF_EXPECT_OK(wf_allreduce_f64(comm, &all, 1, WF_SUM));
+    WF_EXPECT(y->loss_count == 0 || fabs(all - y->loss_count) < 1e-9, "%s stands for %g, its parts for %g", name,
+              y->loss_count, all);
+    WF_EXPECT(!y->loss_mean || fabs(part->loss_count - y->loss_count) < 1e-9, "%s stands for %g, each part for %g",
+              name, y->loss_count, part->loss_count);
+}
+
 static void check(const subject *s, const wf_mesh *mesh, wf_shape shape, test_rng *rng)
 {
     wf_layout layout;
@@ -143,9 +160,12 @@ static void check(const subject *s, const wf_mesh *mesh, wf_shape shape, test_rn
     wf_tensor *x = random_tensor(shape, rng), *x_part = part_of(x, layout);
     wf_layer *serial = wf_lambda(ctx, s->function), *parallel = wf_lambda(ctx, s->function);
     WF_EXPECT(wf_layer_named(parallel, "m") && wf_layer_named(serial, "m"), "%s", wf_error_message());
+    uncut = x;
     wf_var *a = wf_leaf(tape, x), *b = wf_leaf(tape, x_part);
     wf_var *y = wf_apply(serial, a), *y_part = wf_apply(parallel, b);
     WF_EXPECT(y && y_part, "%s: %s", s->name, wf_error_message());
+    if (s->scalar)
+        check_mark(s->name, y, y_part);
     if (s->scalar) {
         double should;
         WF_EXPECT_OK(wf_tensor_export(wf_value(y), &should, sizeof should));
@@ -166,6 +186,29 @@ static void check(const subject *s, const wf_mesh *mesh, wf_shape shape, test_rn
     WF_EXPECT_OK(wf_tape_reset(tape));
     wf_layer_free(serial);
     wf_layer_free(parallel);
+    wf_tensor_free(x);
+    wf_tensor_free(x_part);
+}
+
+/* Two sums of rows cross the axis that cuts the classes, and no scores. */
+static void check_traffic(const wf_mesh *mesh, test_rng *rng)
+{
+    enum { ROWS = 4, CLASSES = 500 };
+    wf_layout layout;
+    wf_comm *group = wf_mesh_comm_of(mesh, 1u << WF_AXIS_CHANNEL);
+    const int ranks = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(ROWS, CLASSES), &layout));
+    wf_tensor *x = random_tensor(WF_SHAPE(ROWS, CLASSES), rng), *x_part = part_of(x, layout);
+    uncut = x;
+    wf_var *part = wf_leaf(tape, x_part);
+    const wf_traffic before = wf_comm_traffic(group);
+    WF_EXPECT_OK(wf_backward(plain_entropy(part)));
+    const wf_traffic after = wf_comm_traffic(group);
+    WF_EXPECT(after.collectives - before.collectives == 2, "%d collectives on %d ranks",
+              (int)(after.collectives - before.collectives), ranks);
+    const uint64_t bytes = after.bytes_sent - before.bytes_sent;
+    WF_EXPECT(bytes <= 2u * ROWS * sizeof(double) * (uint64_t)ranks, "%d bytes on %d ranks", (int)bytes, ranks);
+    WF_EXPECT_OK(wf_tape_reset(tape));
     wf_tensor_free(x);
     wf_tensor_free(x_part);
 }
@@ -450,7 +493,7 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (size_t k = 0; k < sizeof subjects / sizeof *subjects; k++)
             check(&subjects[k], mesh, shapes[i], rng);
-        for (int k = 0; k < 4 && wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1; k++)
+        for (size_t k = wf_mesh_size(mesh, WF_AXIS_CHANNEL) > 1 ? 3 : 0; k < sizeof labelled / sizeof *labelled; k++)
             check(&labelled[k], mesh, shapes[i], rng);
         check_randn(mesh, shapes[i], rng);
         check_broadcast(mesh, shapes[i], rng);
@@ -465,6 +508,8 @@ static void on_mesh(const wf_mesh *mesh, test_rng *rng)
     check_broadcast(mesh, WF_SHAPE(1, 7, 1, 6), rng);
     check_broadcast(mesh, WF_SHAPE(1, 1), rng);
     check_merged(mesh, WF_SHAPE(2, 3, 8, 4), rng);
+    if (wf_mesh_size(mesh, WF_AXIS_CHANNEL) > 1)
+        check_traffic(mesh, rng);
 }
 
 static void every_mesh(void)

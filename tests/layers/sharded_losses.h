@@ -59,17 +59,25 @@ static wf_var *dice_of_batch(wf_var *x)
     return wf_dice(wf_sigmoid(x), wf_value(wf_sigmoid(wf_scale(x, 3))), opts);
 }
 
+/* x, of which a variable is a part, for labels that do not depend on how it is cut. */
+static const wf_tensor *uncut;
+
 static wf_tensor *labels_for(const wf_var *x, bool some)
 {
-    const wf_tensor *value = wf_value(x);
-    wf_shape shape = wf_tensor_shape(value);
-    const int64_t channels = shape.dim[1];
+    const wf_layout layout = wf_tensor_layout(wf_value(x));
+    wf_box box = layout.known ? layout.box : wf_box_of_shape(wf_tensor_shape(uncut));
+    const int64_t channels = wf_tensor_shape(uncut).dim[1];
     int64_t inner = 1;
+    box.lo[1] = 0;
+    box.hi[1] = channels;
+    wf_shape shape = wf_box_shape(box);
     for (int d = 2; d < shape.rank; d++)
         inner *= shape.dim[d];
     double host[MOST];
     int32_t label[MOST];
-    WF_EXPECT_OK(wf_tensor_export(value, host, wf_tensor_bytes(value)));
+    wf_tensor *rows = wf_tensor_view(uncut, box);
+    WF_EXPECT_OK(wf_tensor_export(rows, host, (size_t)wf_tensor_count(rows) * sizeof *host));
+    wf_tensor_free(rows);
     for (int64_t n = 0; n < shape.dim[0]; n++)
         for (int64_t i = 0; i < inner; i++) {
             const double v = host[n * channels * inner + i];
@@ -125,10 +133,23 @@ static wf_var *weighed_entropy(wf_var *x)
     double host[MOST];
     for (int i = 0; i < MOST; i++)
         host[i] = 0.25 + i % 5;
-    wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(wf_var_shape(x).dim[1]), host);
+    wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(wf_tensor_shape(uncut).dim[1]), host);
     wf_var *loss = counted(x, (wf_label_opts){.smoothing = 0.2, .weight = weight});
     wf_tensor_free(weight);
     return loss;
+}
+
+static wf_var *plain_entropy(wf_var *x)
+{
+    wf_tensor *labels = labels_for(x, false);
+    wf_var *loss = wf_softmax_cross_entropy(wf_scale(x, 3), labels);
+    wf_tensor_free(labels);
+    return loss;
+}
+
+static wf_var *summed_entropy(wf_var *x)
+{
+    return counted(x, (wf_label_opts){.smoothing = 0.1, .reduction = WF_REDUCTION_SUM});
 }
 
 /* A loss for each row, which the rows' own losses weigh. */
