@@ -45,6 +45,7 @@ typedef struct operation {
     wf_call call;
     wf_engine_call flight;
     wf_traffic before; /* of `async`, when it began */
+    bool noted;        /* the flight recorder knows what it waits for */
 } operation;
 
 struct wf_background {
@@ -53,7 +54,6 @@ struct wf_background {
     int first, last;
     int64_t room;
     int advances;
-    wf_deadline idle; /* begins where something moved last */
     wf_errors *errors;
     wf_status status;
     char message[WF_FAILURE_TEXT];
@@ -210,7 +210,7 @@ static void poll(struct wf_background *b, wf_deadline *deadline)
     if (deadline->polls < 0)
         *deadline = wf_deadline_new();
     deadline->peer = op->state == RUNNING ? wf_run_awaited(op->flight.run) : -1;
-    if (op->state == RUNNING && wf_deadline_notes(deadline))
+    if (op->state == RUNNING && deadline->noted == 1)
         wf_engine_note(comm, op->flight.run);
     const wf_status status = wf_deadline_poll(comm, deadline);
     if (status != WF_OK)
@@ -251,15 +251,13 @@ static bool run_queue(struct wf_background *b, bool waits)
 static void progress(void *background)
 {
     struct wf_background *b = background;
-    if (b->shared->background_runs)
+    if (b->shared->background_runs || run_queue(b, false) || !b->shared->waits)
         return;
-    const bool moved = run_queue(b, false);
-    if (!b->shared->waits)
+    operation *op = &b->list[b->first];
+    if (op->noted || op->state != RUNNING)
         return;
-    if (moved || b->idle.polls == 0)
-        b->idle = wf_deadline_new();
-    if (!moved && b->list[b->first].state == RUNNING && wf_deadline_notes(&b->idle))
-        wf_engine_note(connection_of(&b->list[b->first]), b->list[b->first].flight.run);
+    op->noted = true;
+    wf_engine_note(connection_of(op), op->flight.run);
 }
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */

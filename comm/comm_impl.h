@@ -35,7 +35,7 @@ typedef struct wf_comm_shared {
     size_t chunk_bytes;   /* of a message at most: the least of all ranks */
     bool in_order;        /* some calls are matched by their order alone: tasks run where they are added */
     bool background_runs; /* an operation of the background stream is running, not the main program */
-    bool waits;           /* the main program waits: set while a wait advances the background stream */
+    bool waits;           /* set while a wait of the main program that lasts advances the background stream */
     wf_host_block block;
     struct wf_background *background; /* NULL until a communicator is opened for it */
 } wf_comm_shared;

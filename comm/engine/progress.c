@@ -339,7 +339,7 @@ wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight)
         if (deadline.polls < 0)
             deadline = wf_deadline_new();
         deadline.peer = wf_run_awaited(run);
-        if (wf_deadline_notes(&deadline))
+        if (deadline.noted == 1)
             wf_engine_note(comm, run);
         WF_TRY(wf_deadline_poll(comm, &deadline));
         /* Long messages of an exchange move only while MPI is looked at. */

@@ -30,19 +30,12 @@
 #define LOOK_NS       100000000  /* from one look at the peer's state to the next */
 #define CIRCLE_NS     2000000000 /* that nothing moves in a circle of waits before it is an error */
 #define SAY_NS        60000000000
-#define NOTE_NS       10000000 /* by time, since a poll takes many milliseconds on a busy machine */
+#define NOTE_NS       10000000 /* of a wait, until the flight recorder learns of its step; polls may take long */
 
 wf_deadline wf_deadline_new(void)
 {
     /* Control is asked in the fourth poll: most waits are over before. */
     return (wf_deadline){.start_ns = wf_now_ns(), .polls = 1, .peer = -1};
-}
-
-bool wf_deadline_notes(wf_deadline *deadline)
-{
-    const bool first = !deadline->noted && wf_now_ns() - deadline->start_ns > NOTE_NS;
-    deadline->noted = deadline->noted || first;
-    return first;
 }
 
 /* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: not that is known. */
@@ -144,10 +137,7 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
         left = ", whose program has ended,";
     else if (wf_peer_closed(process_of(comm, peer), comm->id))
         left = ", which has closed the communicator,";
-    if (!left)
-        deadline->left_ns = 0;
-    else if (deadline->left_ns == 0)
-        deadline->left_ns = now;
+    deadline->left_ns = !left ? 0 : deadline->left_ns ? deadline->left_ns : now;
     if (left)
         return now - deadline->left_ns > GONE_NS ? end_wait(comm, waited, peer, left) : WF_OK;
     wf_recorder_wait(comm, process_of(comm, peer), deadline->start_ns);
@@ -159,12 +149,12 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
 
 /* Advances the background stream, which has set the context's hook if anything is queued; unless it is the stream that
  * waits. */
-static void progress_background(const wf_comm *comm)
+static void progress_background(const wf_comm *comm, bool lasts)
 {
     wf_comm_shared *shared = comm->shared;
     if (!shared->background || shared->background_runs || shared->ctx->progress_state != shared->background)
         return;
-    shared->waits = true;
+    shared->waits = lasts;
     wf_ctx_progress(shared->ctx);
     shared->waits = false;
 }
@@ -173,6 +163,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
 {
     const int64_t now = wf_now_ns(), waited = now - deadline->start_ns;
     wf_watch_beat();
+    deadline->noted += waited > NOTE_NS && deadline->noted < 2;
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */
     if (deadline->polls++ % CONTROL_EVERY == 0) {
         WF_TRY(wf_control_poll(comm, true));
@@ -180,7 +171,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
     }
     if (waited > GONE_NS || waited > limit_ns(comm, -1))
         WF_TRY(look_around(comm, deadline, now));
-    progress_background(comm);
+    progress_background(comm, waited > NOTE_NS);
     if (deadline->polls < SPIN_POLLS && !wf_deadline_crowded(comm))
         return WF_OK;
     /* Yield first, then sleep: a short wait is over before a sleep would end, a long one leaves the processor to those

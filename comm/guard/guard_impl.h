@@ -98,11 +98,9 @@ typedef struct wf_deadline {
     int64_t left_ns;            /* since when the peer is seen to have left; 0: it is not */
     int64_t circle_ns;          /* since when the same ranks wait for each other */
     uint64_t circle;            /* 0: they do not */
-    bool noted;
+    int noted;                  /* 1 after the poll by which the wait has lasted ten milliseconds; 2 later */
 } wf_deadline;
 wf_deadline wf_deadline_new(void);
-/* True once in a wait, when it has lasted ten milliseconds: the flight recorder is to learn of its step. */
-bool wf_deadline_notes(wf_deadline *deadline);
 /* More ranks than processors: a rank that waits leaves the processor to others at once. */
 bool wf_deadline_crowded(const wf_comm *comm);
 /* Between two looks at what is awaited: polls control and time-out, then yields. */
