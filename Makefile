@@ -19,7 +19,7 @@ demo:
 	$(COMPILE) --target dcgan_cifar
 	$(RUN) -np $(RANKS) $(BUILD)/examples/dcgan_cifar $(DEMO)
 
-# Winds over the whole Earth, a few minutes; pictures and a table in $(BUILD)/planet. docs/planet.md says what they show.
+# Winds over the whole Earth, a few minutes; pictures and a table in $(BUILD)/planet/winds. docs/planet.md says what they show.
 planet:
 	tools/setup.sh planet
 	$(CONFIGURE)

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a coarse step lacks is so many times smaller than the fields; it is learnt in their size. */
+/* The difference that a coarse step lacks is so many times smaller than the fields; it is learnt in their size. */
 #define GAIN 16.0F
 
 /* Lines of the table; the fine run, the coarse one and the corrected one; pixels of a cell in the picture. */
@@ -343,7 +343,7 @@ static void check_settings(wf_comm *comm, const settings *s)
     char complaint[128] = "";
     const int ranks = wf_comm_size(comm);
     if (s->cells < 2 * ranks)
-        snprintf(complaint, sizeof complaint, "--cells %lld: should be at least %d, two rows a rank",
+        snprintf(complaint, sizeof complaint, "--cells %lld: should be at least %d, twice the ranks",
                  (long long)s->cells, 2 * ranks);
     example_agree(comm, *complaint ? complaint : NULL);
 }

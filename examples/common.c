@@ -15,7 +15,8 @@
 
 #define MOST_OPTIONS 48
 #define MOST_REAL    1e9
-#define KEY_HELP     (MOST_OPTIONS + 1)
+#define FIRST_KEY    256 /* smaller keys are short options */
+#define KEY_HELP     (FIRST_KEY + MOST_OPTIONS)
 
 /* Before MPI is there, the launcher tells which rank this will be. */
 static bool first_rank(void)
@@ -57,9 +58,9 @@ static error_t take(int key, char *arg, struct argp_state *state)
     }
     if (key == KEY_HELP || key == '?')
         exit(EXIT_SUCCESS);
-    if (key < 1 || key > MOST_OPTIONS)
+    if (key < FIRST_KEY || key >= KEY_HELP)
         return ARGP_ERR_UNKNOWN;
-    const example_option *option = (const example_option *)state->input + (key - 1);
+    const example_option *option = (const example_option *)state->input + (key - FIRST_KEY);
     if (option->number)
         return take_number(state, option, arg);
     if (option->real)
@@ -92,7 +93,8 @@ void example_options(int argc, char **argv, const char *about, const example_opt
         if (table[i].number && (table[i].most <= 0 || table[i].most > EXAMPLE_MOST_COUNT))
             example_abort("--%s has no most", table[i].name);
         help_with_default(&table[i], help[i], sizeof help[i]);
-        options[i] = (struct argp_option){.name = table[i].name, .key = i + 1, .arg = table[i].arg, .doc = help[i]};
+        options[i] =
+            (struct argp_option){.name = table[i].name, .key = FIRST_KEY + i, .arg = table[i].arg, .doc = help[i]};
     }
     if (!first_rank()) { /* who asks for help has it from the first rank, and the others end with it */
         options[i++] = (struct argp_option){.name = "help", .key = '?'};

@@ -1,11 +1,11 @@
 /* MNIST by a network whose layers are on two ranks: ChainerMN's recipes of model parallelism.
  *
  *     mpirun -np 2 mnist_parallel --parallel model     (the middle of the network on rank 1, its two ends on rank 0)
- *     mpirun -np 4 mnist_parallel --parallel dual      (a network for each half of the ranks, between them data
- * parallel) mpirun -np 2 mnist_parallel --parallel data      (the whole network on every rank)
+ *     mpirun -np 4 mnist_parallel --parallel dual      (a network on every two ranks)
+ *     mpirun -np 2 mnist_parallel --parallel data      (the whole network on every rank)
  *
- * A step takes the same images of all ranks in every form, so losses are those of one rank. mnist.c is the program for
- * data parallelism alone.
+ * Every form takes the same batch in a step, so its losses are those of one rank. mnist.c is the program for data
+ * parallelism alone.
  */
 #include "examples/common.h"
 

@@ -21,7 +21,7 @@ struct pieces {
     int32_t *joined;     /* [most,most]: the piece of two neighbours, or 0 */
 };
 
-/* What pieces are learned from. */
+/* The words that pieces are learned from. */
 typedef struct corpus {
     word *of;
     int64_t words, slots; /* open addressing; a slot with the count 0 is free */

@@ -1,4 +1,4 @@
-/* What programs about the planet share: a globe's boundary, areas of rows, the seam of an array, and pictures. Fields
+/* Shared by programs about the planet: a globe's boundary, areas of rows, the seam of an array, and pictures. Fields
  * are [rows,columns] on the host, rows are latitudes and columns longitudes. */
 #ifndef EXAMPLES_PLANET_H
 #define EXAMPLES_PLANET_H

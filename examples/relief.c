@@ -198,7 +198,7 @@ static bool in_band(const training *t, int64_t column)
     return degree >= (double)t->s->band_from && degree < (double)t->s->band_to;
 }
 
-/* What the network gets: interpolated heights and the place between the given points; and what it shall give. */
+/* Inputs of the network, interpolated heights and the place between the given points, and its targets. */
 static void tensors_open(training *t)
 {
     map *m = &t->m;

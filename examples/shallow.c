@@ -87,7 +87,7 @@ static void exchange_rows(shallow *s)
                  MPI_STATUS_IGNORE);
 }
 
-/* What a cell sends along an axis, 1 (x) or 2 (y); returns the fastest speed there. */
+/* Fluxes of a cell along an axis, 1 (x) or 2 (y); returns the fastest speed there. */
 static float flux_of(const float *cell, int axis, float flux[SHALLOW_FIELDS])
 {
     const float h = depth + cell[0], speed = cell[axis] / h;

@@ -321,7 +321,7 @@ static int64_t read_targets(const training *t, const batch *b, wf_var **before, 
 
 /* --- translation -------------------------------------------------------------------------------------------------- */
 
-/* What the decoder reads of the sources x, on its rank; NULL elsewhere. */
+/* The states of the sources x that the decoder reads, on its rank; NULL elsewhere. */
 static wf_var *encode(const training *t, wf_var *const x[2])
 {
     wf_var *encoded = NULL;

@@ -4,7 +4,8 @@
  *
  *     mpirun -np 4 winds --mesh height=2,width=2
  *
- * Any netCDF file with fields on such a grid will do: --data FILE --variables NAMES.
+ * Any netCDF file with fields on such a grid will do: --data FILE --variables NAMES. Two channels are taken for the
+ * components of a wind, whose signs change across a pole, unless --scalars says otherwise.
  */
 #include "examples/parallel.h"
 #include "examples/planet.h"
@@ -20,6 +21,7 @@ enum { MOST_CHANNELS = 64, BESIDE = 2 }; /* columns on either side of the seam *
 typedef struct settings {
     const char *communicator, *data, *variables, *edge, *out;
     bool circular; /* of --edge */
+    bool scalars;
     int64_t inputs, steps, held_out, period, channels, batch, iterations, log_every, seed;
     double lr, decay;
     parallel how;
@@ -67,6 +69,8 @@ static settings read_settings(int argc, char **argv)
         {"communicator", "NAME", "how ranks talk: auto, naive, flat", .text = &s.communicator},
         {"data", "FILE", "netCDF file", .text = &s.data},
         {"variables", "NAMES", "of the file, with commas between them", .text = &s.variables},
+        {"scalars", NULL, "two channels are no components of a wind, whose signs change across a pole",
+         .flag = &s.scalars},
         {"edge", "HOW", "globe: circular and across the poles; or zeros", .text = &s.edge},
         {"inputs", "N", "months that a forecast sees", .number = &s.inputs, .most = 64, .least = 1},
         {"steps", "N", "months ahead, each forecast from the one before", .number = &s.steps, .most = 64, .least = 1},
@@ -150,12 +154,16 @@ static void grid_open(training *t)
     g->columns = info.columns;
     g->trained = info.times - s->held_out;
     g->south_first = latitude[0] < latitude[info.rows - 1];
-    g->on_poles = fabs(latitude[0]) > 89.999;
+    g->on_poles = fabs(latitude[0]) > 89.999 && fabs(latitude[info.rows - 1]) > 89.999;
     planet_area(info.rows, latitude, g->area);
     free(latitude);
     const int64_t places = wf_mesh_size(s->how.mesh, WF_AXIS_DATA);
     const int64_t samples = g->trained - s->inputs - s->steps + 1;
-    if (samples < s->batch)
+    /* Months that are held out may not come into the climatology. */
+    if (g->trained < s->period)
+        snprintf(complaint, sizeof complaint, "--held-out %lld: leaves %lld months, and one --period has %lld",
+                 (long long)s->held_out, (long long)g->trained, (long long)s->period);
+    else if (samples < s->batch)
         snprintf(complaint, sizeof complaint, "--batch %lld: %lld of %lld months make %lld samples to train on",
                  (long long)s->batch, (long long)g->trained, (long long)g->times,
                  (long long)(samples > 0 ? samples : 0));
@@ -173,7 +181,7 @@ static void grid_open(training *t)
 
 /* --- Network ------------------------------------------------------------------------------------------------------ */
 
-/* What is linear in the months seen, as damped persistence is, and what is not. */
+/* One part is linear in the months seen, as damped persistence is; the other is deep. */
 static wf_var *forward(wf_layer *self, void *user, wf_var *x)
 {
     wf_var *linear = wf_apply(wf_layer_child(self, "linear"), x);
@@ -188,7 +196,7 @@ static wf_layer *network(wf_ctx *ctx, const settings *s, const grid *g)
     for (int64_t i = 0; i < seen; i++)
         negated[i] = i;
     const wf_init zero = {WF_INIT_CONSTANT, 0, 0}, he = {WF_INIT_HE_NORMAL, 0, 0};
-    const bool is_vector = g->channels == 2; /* the two components of a wind */
+    const bool is_vector = g->channels == 2 && !s->scalars; /* the two components of a wind */
     wf_conv_opts linear = {.in = in, .out = g->channels, .kernel = 5, .pad = 2, .w_init = zero};
     wf_conv_opts one = {.in = in, .out = out, .kernel = 5, .pad = 2, .act = WF_ACT_RELU, .w_init = he};
     wf_conv_opts two = {.in = out, .out = out, .kernel = 5, .pad = 2, .act = WF_ACT_RELU, .w_init = he};
@@ -323,8 +331,12 @@ static void fit_damping(const training *t, int64_t lead, double *damping)
             const float *values = x + sample * 3 * frames * g->channels * plane;
             const double from = (double)values[c * plane + e],
                          to = (double)values[(lead * g->channels + c) * plane + e];
-            product[c] += g->area[e / g->columns] * from * to;
-            square[c] += g->area[e / g->columns] * from * from;
+            /* Both months have to be known; a missing one is given as 0. */
+            const float *masks = values + g->channels * plane * frames;
+            const double weight = g->area[e / g->columns] * (double)masks[c * plane + e] *
+                                  (double)masks[(lead * g->channels + c) * plane + e];
+            product[c] += weight * from * to;
+            square[c] += weight * from * from;
         }
         free(x);
         WF_MUST(wf_tape_reset(t->tape));

@@ -57,7 +57,7 @@ onednn3() {
         -DDNNL_LIBRARY="$from/lib/libdnnl.so" &&
         cmake --build "$build-onednn3" --parallel "$jobs" --target $tests &&
         find "$build-onednn3" -name known_answers -type f -exec ldd {} + | grep "libdnnl.so.3 => $from" &&
-        ctest --test-dir "$build-onednn3" --output-on-failure --parallel "$jobs" -R "^($(echo $tests | tr ' ' '|'))\$"
+        ctest --test-dir "$build-onednn3" --output-on-failure --parallel $((4 * jobs)) -R "^($(echo $tests | tr ' ' '|'))\$"
 }
 
 # The suite once more: tests of one process, and the others on two ranks, without a long example; on virtual nodes only the

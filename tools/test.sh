@@ -11,7 +11,8 @@ mkdir -p "$build/Testing" && rm -f "$results"
 # OpenMPI 4 makes a folder for all jobs of a user, and removes it when it is empty: a job that starts meanwhile fails.
 session=${TMPDIR:-/tmp}/ompi.$(uname -n | cut -d. -f1).$(id -u)/weft-$$
 mkdir -p -m 700 "$(dirname "$session")" && mkdir -p "$session"
-trap 'rm -rf "$session"' EXIT
+trap 'rm -rf "$session"; rmdir "$(dirname "$session")" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM HUP
 ctest --test-dir "$build" --output-on-failure --parallel $((4 * $(nproc))) --output-junit "$results" "$@"
 code=$?
 [ -s "$results" ] || { echo "ctest wrote no $results" && exit 1; }

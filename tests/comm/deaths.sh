@@ -38,7 +38,7 @@ fail() {
     exit 255 # xargs starts nothing more
 }
 
-# What the processes of a job do that hangs, for the log of its failure.
+# Prints what the processes of a job do that hangs, for the log of its failure.
 describe() {
     for pid in $(left); do
         echo "process $pid: $(tr '\0' ' ' </proc/$pid/cmdline): $(grep -E '^(State|Threads|SigPnd|ShdPnd)' /proc/$pid/status | tr '\n\t' ', ')"

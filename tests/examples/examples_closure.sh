@@ -29,4 +29,4 @@ for ranks in 2 4; do
 done
 
 ! "$examples/closure" --cells 1 --out "$work/wrong" >"$work/out" 2>&1 || fail "--cells 1: no error"
-grep -q -- "--cells 1: should be at least 2, two rows a rank" "$work/out" || fail "$(cat "$work/out")"
+grep -q -- "--cells 1: should be at least 2, twice the ranks" "$work/out" || fail "$(cat "$work/out")"

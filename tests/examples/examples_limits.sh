@@ -17,7 +17,8 @@ refused() {
         exit 1
     fi
 }
-for program in allreduce_bench autoencoder classify dcgan_cifar halo_scaling mnist search_mnist segment vgg_cifar; do
+for program in allreduce_bench autoencoder classify closure dcgan_cifar halo_scaling mnist mnist_parallel relief search_mnist segment \
+    translate vgg_cifar volume winds; do
     [ -x "$examples/$program" ] || continue
     # What --help shows with N or BYTES is a number.
     for option in $("$examples/$program" --help | sed -n 's/^ *\(-., \)\{0,1\}--\([a-z-]*\)=\(N\|BYTES\|X\|RATE\)\( .*\)\{0,1\}$/\2/p'); do
@@ -26,7 +27,7 @@ for program in allreduce_bench autoencoder classify dcgan_cifar halo_scaling mni
     done
     refused $program $option 99999999999999999999999 # the last one; all numbers are read alike
 done
-[ $options -ge 40 ] || { echo "only $options options were found"; exit 1; }
+[ $options -ge 90 ] || { echo "only $options options were found"; exit 1; }
 # Programs that measure say it as soon as they look at a table of options in which a number has none.
 for program in bench_bare bench_dcgan bench_gradients bench_models bench_step; do
     [ ! -x "$examples/../tests/bench/$program" ] || "$examples/../tests/bench/$program" --help >"$work/said" 2>&1 ||

@@ -6,8 +6,10 @@ set -u
 build=$1 mpiexec=$2
 here=$(cd "$(dirname "$0")" && pwd)
 command -v valgrind >/dev/null || { echo "SKIP: no valgrind: package valgrind" && exit 77; }
+"$mpiexec" --version 2>&1 | grep -qi "open \(mpi\|rte\)\|openmpi\|prrte" || { echo "SKIP: memcheck.supp knows OpenMPI alone" && exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM HUP
 . "$here/../examples/small_images.sh"
 small_images "$work/images" 64 32
 export WEFT_DATA="$work/images"
@@ -21,7 +23,7 @@ check() {
     launch=
     [ "$ranks" = 1 ] || launch="$mpiexec -np $ranks"
     begin=$(date +%s)
-    TEST_RANKS=$ranks $launch valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
+    TEST_RANKS=$ranks timeout 1200 $launch valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
         --smc-check=all-non-file --num-callers=30 --suppressions="$here/memcheck.supp" "$build/$program" "$@" \
         >"$work/out" 2>&1 </dev/null
     code=$?
