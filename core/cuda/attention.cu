@@ -11,7 +11,7 @@ template <class T> struct attention_set {
     const T *q, *k, *v, *y, *dy;
     wide<T> *lse;
     const wide<T> *bias, *mask;
-    int64_t step[4]; /* of the mask */
+    int64_t step[4];    /* of the mask */
     label_source index; /* data is NULL: none */
     const int32_t *lengths, *q_region, *k_region;
     uint64_t key;
@@ -114,7 +114,8 @@ template <class T> __device__ wide<T> kept_of(const attention_set<T> &s, int64_t
 {
     if (s.a.dropout <= 0)
         return 1;
-    const uint64_t at = (uint64_t)(wf_attention_place(&s.random, wf_attention_sample(&s.a, n), h, i) + j), counter = at / 4;
+    const uint64_t at = (uint64_t)(wf_attention_place(&s.random, wf_attention_sample(&s.a, n), h, i) + j),
+                   counter = at / 4;
     const uint64_t iteration = s.random.iteration ? *s.random.iteration : 0;
     uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)iteration, (uint32_t)(iteration >> 32)};
     wf_philox_rounds((uint32_t)s.key, (uint32_t)(s.key >> 32), c);

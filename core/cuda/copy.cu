@@ -1,4 +1,10 @@
-/* Strided copies with conversion, and fills. */
+/* Strided copies with conversion, and fills.
+ *
+ * A copy is a walk over the elements of dst in the order of its memory, so that writes of neighbouring threads are
+ * neighbours; dimensions that continue each other on both sides are one. Three kernels do it. Copies of one type move
+ * bytes, in the largest unit that runs and addresses allow (move_kernel). Dense runs between float types, as the
+ * compute copy of a parameter, are loaded in packs (cast_kernel). All else goes by element (convert_kernel), from any
+ * type to any: whole numbers by themselves, other numbers through double, rounded once. */
 #include "core/cuda/kernel_impl.h"
 
 #include <stdlib.h>

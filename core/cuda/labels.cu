@@ -1,4 +1,12 @@
-/* Rows with a label each: log likelihood, softmax and cross entropy in one, and hits. */
+/* Rows with a label each: log likelihood, softmax and cross entropy in one, and hits.
+ *
+ * A group of lanes takes a row (rows_impl.h). Cross entropy goes over its scores for the largest, then for the sum of
+ * exponentials, of which it keeps the logarithm, one number a row: backward makes the probabilities from that and the
+ * scores, so none is stored. Losses are added in f64 within blocks, and one block adds the sums of all blocks in a
+ * fixed order, so a loss has the same bits in every run.
+ *
+ * Where ranks share the classes, a first call ends after both sweeps (entropy_sums); the caller merges their results
+ * over the ranks, and a second call goes on with the merged ones (entropy_part). */
 #include "core/cuda/labels_impl.h"
 #include "core/cuda/reduce_impl.h"
 #include "core/cuda/rows_impl.h"

@@ -1,4 +1,12 @@
-/* Normalisation over all dimensions but 1, and the gradient of a bias. */
+/* Normalisation over all dimensions but 1, and the gradient of a bias.
+ *
+ * Forward reads x twice: for the sums of each channel (norm_stats), and to write y (norm_forward). Backward reads x and
+ * dy twice likewise: for two sums of each channel (norm_backward_stats), and to write dx (norm_backward). Ranks that
+ * share statistics merge them between the two, so each pass is a slot of its own; norm_part, norm_merge and norm_finish
+ * work on the channels' numbers alone, in one small kernel each.
+ *
+ * A pass is a functor of columns_impl.h, which says what its members are: T is the type in memory, V the elements that
+ * a thread loads at once, S how the gradient of a fused activation finds the sign of y. */
 #include "core/cuda/act_impl.h"
 #include "core/cuda/columns_impl.h"
 

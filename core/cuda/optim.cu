@@ -1,4 +1,9 @@
-/* One launch for the update of all parameters. */
+/* One launch for the update of all parameters, and the small kernels around it.
+ *
+ * A block updates one chunk of one parameter at a time; chunks are numbered through all parameters of a launch, so
+ * small ones share a launch and large ones many blocks. Numbers that change from step to step (rate, scale of the loss,
+ * whether gradients were finite) are read from device memory (wf_optim_hyper), so that a captured step can be replayed:
+ * verdict_kernel, scale_kernel and clip_kernel write them there, in f64, by one thread. */
 #include "core/cuda/kernel_impl.h"
 
 /* The segments of a launch travel as its argument, of at most 4096 bytes. A chunk is what a block updates in one turn.

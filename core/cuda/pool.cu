@@ -1,3 +1,8 @@
+/* Pooling of channels-last images: the largest number of a window, or the average.
+ *
+ * A thread makes a pack of channels of one output pixel. Backward a thread makes a pack of one input pixel, from all
+ * windows that read it: sums have one order, without atomics, and no element is written twice. Forward keeps the pixel
+ * of the largest number (`index`), the first of equal ones, to which backward gives the whole gradient. */
 #include "core/cuda/grid_impl.h"
 
 /* No kernel divides but for the averages at an edge: what is divided by is known to the host. */

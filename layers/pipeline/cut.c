@@ -1,4 +1,12 @@
-/* Divides a chain into parts: as it was given, or so that the heaviest part is as light as can be. */
+/* Divides a chain into parts: as it was given, or so that the heaviest part is as light as can be.
+ *
+ * wf_pipeline_cut is called once, when a pipeline is made, on all ranks. A layer weighs what the program says (`cost`).
+ * Where it says nothing but gives a sample, all ranks measure forward and backward of each layer, and the slowest rank
+ * counts; balanced by memory, a layer weighs the bytes of its parameters and of what each waiting chunk keeps, and
+ * schedules make earlier parts hold more chunks. With neither, a layer weighs its number of parameters. The cut is
+ * found by halving: the heaviest part may have a weight if parts filled up to it, one after the other, hold all layers.
+ *
+ * Measuring runs layers outside of the pipeline, so their values and running statistics are put back afterwards. */
 #include "layers/pipeline/pipeline_impl.h"
 
 #include "comm/comm_author.h"

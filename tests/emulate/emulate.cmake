@@ -8,7 +8,11 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/core/cuda/*.cu)
-set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-Wno-unknown-pragmas")
+# Padding of arguments is 0, since the launcher takes 8 bytes that look like an address of the host for a mistake.
+include(CheckCXXCompilerFlag)
+check_cxx_compiler_flag(-ftrivial-auto-var-init=zero WEFT_ZEROES_PADDING)
+set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX
+  COMPILE_OPTIONS "-x;c++;-Wno-unknown-pragmas;$<$<BOOL:${WEFT_ZEROES_PADDING}>:-ftrivial-auto-var-init=zero>")
 set(parts "")
 foreach(part device memory capture table nvtx matmul)
   list(APPEND parts ${PROJECT_SOURCE_DIR}/core/cuda/${part}.c)

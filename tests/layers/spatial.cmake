@@ -1,6 +1,6 @@
 weft_test(upsample LEVEL layers)
-weft_test(equiv_spatial LEVEL layers RANKS 1 2 3 4 6 8)
-weft_test(equiv_mesh LEVEL layers RANKS 1 2 3 4 6 8)
+weft_test(equiv_spatial LEVEL layers RANKS 1 2 3 4 6 8 ENVIRONMENT TEST_SAMPLES=20)
+weft_test(equiv_mesh LEVEL layers RANKS 1 2 3 4 6 8 ENVIRONMENT TEST_SAMPLES=20)
 weft_test_samples(equiv_spatial 3 RANKS 1 2 3 4 6 8)
 weft_test_samples(equiv_mesh 3 RANKS 1 2 3 4 6 8)
 weft_test(mesh_layers LEVEL layers RANKS 1 2 4 8)
