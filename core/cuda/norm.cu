@@ -1,7 +1,7 @@
 /* Normalisation over all dimensions but 1, and the gradient of a bias.
  *
  * Forward reads x twice: for the sums of each channel (norm_stats), and to write y (norm_forward). Backward reads x and
- * dy twice likewise: for two sums of each channel (norm_backward_stats), and to write dx (norm_backward). Ranks that
+ * dy twice as well: for two sums of each channel (norm_backward_stats), and to write dx (norm_backward). Ranks that
  * share statistics merge them between the two, so each pass is a slot of its own; norm_part, norm_merge and norm_finish
  * work on the channels' numbers alone, in one small kernel each.
  *

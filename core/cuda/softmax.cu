@@ -1,6 +1,6 @@
 /* Softmax and its logarithm over the rows of neighbouring elements, and their gradients. A group of lanes reads a row
- * three times: for the largest score, the sum of exponentials, and the results. Rows that ranks share, or that are no
- * neighbours in memory, do not come here: layers/functions makes them of reductions. */
+ * three times: for the largest score, the sum of exponentials, and the results. Other dimensions than the last are
+ * brought to that place first, by layers/functions/over.c. */
 #include "core/cuda/rows_impl.h"
 
 template <class T> struct softmax_rows {
