@@ -84,15 +84,17 @@ typedef enum wf_binary {
 } wf_binary;
 
 typedef enum wf_optim_kind {
-    WF_OPTIM_SGD = 0, /* g += decay p; m = momentum m + g; p -= lr (nesterov ? g + momentum m : m), or p -= lr g */
-    WF_OPTIM_ADAM,    /* g += decay p; m, v; p -= lr (m / bias1) / (sqrt(v / bias2) + eps) */
-    WF_OPTIM_ADAMW,   /* as ADAM, with p -= lr decay p instead of g += decay p */
-    WF_OPTIM_RMSPROP, /* g += decay p; v = alpha v + (1 - alpha) g g; p -= lr g / (sqrt(v) + eps) */
-    WF_OPTIM_RADAM,   /* g += decay p; m, v; p -= lr (m / bias1) r sqrt(bias2) / (sqrt(v) + eps), with r of
-                         wf_radam_factor; p -= lr (m / bias1) where r is 0 */
-    WF_OPTIM_ADAGRAD, /* g += decay p; v += g g; p -= lr g / (sqrt(v) + eps) */
-    WF_OPTIM_TRUST,   /* p -= lr r g; r = sqrt(squares[0] / squares[1]), 1 where one of them is 0. g is a direction:
-                         grad_scale, clip_value and decay do not act on it */
+    WF_OPTIM_SGD = 0,     /* g += decay p; m = momentum m + g; p -= lr (nesterov ? g + momentum m : m), or p -= lr g */
+    WF_OPTIM_ADAM,        /* g += decay p; m, v; p -= lr (m / bias1) / (sqrt(v / bias2) + eps) */
+    WF_OPTIM_ADAMW,       /* as ADAM, with p -= lr decay p instead of g += decay p */
+    WF_OPTIM_RMSPROP,     /* g += decay p; v = alpha v + (1 - alpha) g g; p -= lr g / (sqrt(v) + eps) */
+    WF_OPTIM_RADAM,       /* g += decay p; m, v; p -= lr (m / bias1) r sqrt(bias2) / (sqrt(v) + eps), with r of
+                             wf_radam_factor; p -= lr (m / bias1) where r is 0 */
+    WF_OPTIM_ADAGRAD,     /* g += decay p; v += g g; p -= lr g / (sqrt(v) + eps) */
+    WF_OPTIM_RMSPROP_SGD, /* g += decay p; v = alpha v + (1 - alpha) g g; m = momentum m + (sgd + rms / (sqrt(v) + eps))
+                             g; p -= lr m. state1 is m, state2 is v */
+    WF_OPTIM_TRUST,       /* p -= lr r g; r = sqrt(squares[0] / squares[1]), 1 where one of them is 0. g is a direction:
+                             grad_scale, clip_value and decay do not act on it */
 } wf_optim_kind;
 
 /* A number of elements: `value`, or the number in device memory if only the device knows it. */

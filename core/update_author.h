@@ -36,6 +36,7 @@ typedef struct wf_optim_hyper {
     double nesterov;     /* not 0: Nesterov's form */
     double step;         /* t, counting skipped updates */
     double skip;         /* not 0: nothing is updated */
+    double sgd, rms;     /* RMSPROP_SGD: the weights of the two directions */
 } wf_optim_hyper;
 
 /* The scale of a loss, in device memory. */

@@ -16,10 +16,11 @@
 #include <unistd.h>
 
 typedef struct settings {
-    const char *communicator, *model, *data, *test, *optimizer, *weights, *compute;
-    int64_t batch, epochs, iterations, size, limit, test_limit, width, patch, warmup, seed;
+    const char *communicator, *model, *data, *test, *optimizer, *weights, *compute, *grow;
+    int64_t batch, epochs, iterations, size, limit, test_limit, width, patch, warmup, seed, workers;
+    wf_batch_growth grows[WF_BATCH_GROWTHS];
     double seconds, lr, decay, smoothing, ema;
-    bool no_flip, test_only;
+    bool no_flip, test_only, bn_pass;
     example_saves saves;
     example_best best;
     parallel how;
@@ -34,6 +35,8 @@ typedef struct training {
     wf_ema *ema; /* NULL: the parameters themselves are tested and kept */
     wf_tape *tape;
     wf_iter *train, *test;
+    wf_iter *again;    /* the images of training once more, for --bn-pass */
+    wf_archive *begin; /* the first batch of `again` */
 } training;
 
 /* Test images: how many there are, and whose label has the largest score, or one of the five largest. */
@@ -77,8 +80,18 @@ static void read_options(int argc, char **argv, settings *s)
          .most = EXAMPLE_MOST_COUNT},
         {"seconds", "X", "stop after so long, if that is earlier", .real = &s->seconds},
         {"no-flip", NULL, "do not mirror images, which makes other digits of digits", .flag = &s->no_flip},
-        {"optimizer", "NAME", "sgd or adamw; default: what the model is usually trained by", .text = &s->optimizer},
-        {"lr", "X", "learning rate for 256 images a step; 0: 0.1 of sgd, 0.001 of adamw", .real = &s->lr},
+        {"workers", "N", "threads that read images; 0: one", .number = &s->workers, .most = 256},
+        {"grow", "LIST", "larger batches instead of a smaller rate: from epoch 30 on twice, then 4 times: 30:2,60:4",
+         .text = &s->grow},
+        {"optimizer", "NAME",
+         "sgd, adamw, lars, or rmsprop-sgd, whose start is RMSprop, for the steps of --warmup; default: what the model "
+         "is "
+         "usually trained by",
+         .text = &s->optimizer},
+        {"bn-pass", NULL, "before a test, make the statistics of batch normalisations from all images of training",
+         .flag = &s->bn_pass},
+        {"lr", "X", "learning rate for 256 images a step; 0: 0.1 of sgd and rmsprop-sgd, 0.01 of lars, 0.001 of adamw",
+         .real = &s->lr},
         {"weight-decay", "X", "0: 0.0001 of sgd, 0.05 of adamw", .real = &s->decay},
         {"label-smoothing", "X", "part of the target that is spread over all classes, as 0.1", .real = &s->smoothing},
         {"ema", "X", "test and keep moving averages of the parameters of this decay, as 0.999; 0: none",
@@ -100,6 +113,35 @@ static void read_options(int argc, char **argv, settings *s)
     example_options(argc, argv, "Trains a classifier of images on all ranks of mpirun together.", table);
 }
 
+static bool is_optimizer(const char *name)
+{
+    static const char *const names[] = {"sgd", "adamw", "lars", "rmsprop-sgd"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Pairs EPOCH:TIMES; `size` is how many times larger a batch becomes. */
+static bool read_growth(const char *text, wf_batch_growth grows[WF_BATCH_GROWTHS])
+{
+    int64_t before = 0;
+    for (int i = 0; i < WF_BATCH_GROWTHS; i++) {
+        char *end;
+        grows[i].epoch = strtoll(text, &end, 10);
+        if (*end != ':' || grows[i].epoch <= before)
+            return false;
+        grows[i].size = strtoll(end + 1, &end, 10);
+        if (grows[i].size < 1 || grows[i].size > EXAMPLE_MOST_SIZE || (*end && *end != ','))
+            return false;
+        if (!*end)
+            return true;
+        before = grows[i].epoch;
+        text = end + 1;
+    }
+    return false;
+}
+
 /* Fills in the defaults that depend on the model. */
 static const classifier *choose_model(wf_comm *comm, settings *s)
 {
@@ -107,8 +149,13 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
     const classifier *c = classifier_find(s->model);
     if (!c)
         snprintf(complaint, sizeof complaint, "--model %.100s: should be one of %s", s->model, classifier_names());
-    else if (s->optimizer && strcmp(s->optimizer, "sgd") != 0 && strcmp(s->optimizer, "adamw") != 0)
-        snprintf(complaint, sizeof complaint, "--optimizer %.100s: should be sgd or adamw", s->optimizer);
+    else if (s->optimizer && !is_optimizer(s->optimizer))
+        snprintf(complaint, sizeof complaint, "--optimizer %.100s: should be sgd, adamw, lars or rmsprop-sgd",
+                 s->optimizer);
+    else if (s->grow && !read_growth(s->grow, s->grows))
+        snprintf(complaint, sizeof complaint,
+                 "--grow %.100s: should be at most %d pairs EPOCH:TIMES with rising epochs, as 30:2,60:4", s->grow,
+                 WF_BATCH_GROWTHS);
     else if (c->transformer && strcmp(s->how.how, "data") != 0 && strcmp(s->how.how, "channel") != 0)
         snprintf(complaint, sizeof complaint, "--parallel %.100s: %s can be split by data or channel (heads)",
                  s->how.how, c->name);
@@ -123,7 +170,7 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
         s->optimizer = c->adamw ? "adamw" : "sgd";
     example_agree(comm, *complaint ? complaint : NULL);
     const bool adamw = strcmp(s->optimizer, "adamw") == 0;
-    s->lr = s->lr > 0 ? s->lr : adamw ? 1e-3 : 0.1;
+    s->lr = s->lr > 0 ? s->lr : adamw ? 1e-3 : strcmp(s->optimizer, "lars") == 0 ? 0.01 : 0.1;
     s->decay = s->decay > 0 ? s->decay : adamw ? 0.05 : 1e-4;
     return c;
 }
@@ -182,37 +229,57 @@ static wf_dataset *transformed(wf_dataset *images, const settings *s, const clas
 
 static wf_iter *batches(wf_comm *comm, wf_dataset *images, const settings *s, const classifier *c, bool train)
 {
-    wf_iter *iter =
-        wf_prefetch(wf_batches(transformed(images, s, c, train),
-                               (wf_batch_opts){.size = s->batch, .shuffle = train, .sharded = s->how.sharded}),
-                    2);
+    wf_batch_opts opts = {.size = s->batch, .shuffle = train, .sharded = s->how.sharded};
+    for (int i = 0; train && i < WF_BATCH_GROWTHS; i++)
+        opts.grows[i] = (wf_batch_growth){s->grows[i].epoch, s->grows[i].size * s->batch};
+    wf_iter *iter = wf_prefetch_with(wf_batches(transformed(images, s, c, train), opts),
+                                     (wf_prefetch_opts){.workers = (int)s->workers});
     example_check(comm, wf_check(iter));
     return iter;
 }
 
 /* --- Training ----------------------------------------------------------------------------------------------------- */
 
-static int64_t steps_an_epoch(const settings *s, wf_iter *iter)
+/* Steps of an epoch, for the trainer too. */
+static int64_t steps_at(void *user, int64_t epoch)
 {
-    const int64_t all = wf_iter_epoch_length(iter);
-    return s->iterations > 0 && s->iterations < all ? s->iterations : all;
+    const training *t = user;
+    const int64_t all = wf_iter_length_at(t->train, epoch), most = t->s->iterations;
+    return most > 0 && most < all ? most : all;
+}
+
+static int64_t all_steps(training *t)
+{
+    int64_t steps = 0;
+    for (int64_t e = 0; e < t->s->epochs; e++)
+        steps += steps_at(t, e);
+    return steps;
 }
 
 /* The rate grows with the images of a step (Goyal et al. 2017). */
-static wf_optim *optim_base(wf_layer *model, const settings *s)
+static wf_optim *optim_base(wf_layer *model, const settings *s, int64_t rise)
 {
     const double lr = s->lr * (double)(s->batch * wf_comm_size(s->how.samples)) / 256;
     if (strcmp(s->optimizer, "adamw") == 0)
         return wf_adamw(model, (wf_adam_opts){.lr = lr, .weight_decay = s->decay});
+    if (strcmp(s->optimizer, "lars") == 0)
+        return wf_lars(model, (wf_lars_opts){.lr = lr, .weight_decay = s->decay});
+    if (strcmp(s->optimizer, "rmsprop-sgd") == 0)
+        return wf_rmsprop_sgd(model, (wf_rmsprop_sgd_opts){.lr = lr, .weight_decay = s->decay, .centre = rise});
     return wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9, .weight_decay = s->decay});
 }
 
-static wf_optim *scheduled(wf_layer *model, const settings *s, int64_t steps)
+/* RMSprop takes the place of a rate that rises. */
+static wf_optim *scheduled(training *t)
 {
-    const int64_t all = s->epochs * steps, rise = s->warmup ? s->warmup : all / 10;
+    const settings *s = t->s;
+    const int64_t all = all_steps(t), start = s->warmup ? s->warmup : all / 10;
+    const bool turns = strcmp(s->optimizer, "rmsprop-sgd") == 0;
+    const int64_t rise = turns ? 0 : start;
     const wf_schedule_opts cosine = {
         .kind = WF_SCHEDULE_COSINE, .warmup = rise, .total = all > rise ? all - rise : 1, .end = 0.01};
-    return example_scaled(parallel_optim(&s->how, wf_lr_schedule(optim_base(model, s), cosine)));
+    return example_scaled(
+        parallel_optim(&s->how, wf_lr_schedule(optim_base(t->model, s, start > 0 ? start : 1), cosine)));
 }
 
 static wf_status step(wf_trainer *trainer, void *user)
@@ -255,11 +322,30 @@ static tally test_images(training *t)
     return all;
 }
 
+/* Statistics of batch normalisations as plain means over the images of training, with the weights as they are. */
+static void make_statistics(training *t)
+{
+    const int64_t length = wf_iter_epoch_length(t->again);
+    /* Every pass begins at the first batch, so that a run that goes on has the statistics of one that did not end. */
+    WF_MUST(wf_archive_memory_rewind(t->begin));
+    WF_MUST(wf_iter_archive(t->again, t->begin));
+    for (int64_t k = 1; k <= length; k++) {
+        wf_batch b;
+        WF_MUST(wf_batchnorm_average(t->model, k));
+        WF_MUST(wf_iter_next(t->again, &b));
+        WF_MUST(wf_check(wf_apply(t->model, wf_input(t->tape, b.x))));
+        WF_MUST(wf_tape_reset(t->tape));
+    }
+    WF_MUST(wf_batchnorm_average(t->model, 0));
+}
+
 static wf_status evaluate(wf_trainer *trainer, void *user)
 {
     training *t = user;
     if (t->ema)
         WF_MUST(wf_ema_swap(t->ema));
+    if (t->s->bn_pass)
+        make_statistics(t);
     const tally here = test_images(t);
     if (t->ema)
         WF_MUST(wf_ema_swap(t->ema));
@@ -309,7 +395,8 @@ static int train(training *t)
     const settings *s = t->s;
     wf_checkpoint *saves = snapshots(t);
     wf_trainer *trainer = wf_trainer_new(t->comm, step, t,
-                                         (wf_trainer_opts){.epoch_length = steps_an_epoch(s, t->train),
+                                         (wf_trainer_opts){.length_at = steps_at,
+                                                           .length_user = t,
                                                            .epochs = s->epochs,
                                                            .seconds = s->seconds,
                                                            .log = s->best.log,
@@ -371,7 +458,7 @@ int main(int argc, char **argv)
         wf_dataset_free(images);
         wf_dataset_free(others);
         wf_tape_free(t.tape);
-        return parallel_answer(&s.how, comm, t.model, optim_base(t.model, &s),
+        return parallel_answer(&s.how, comm, t.model, optim_base(t.model, &s, 1),
                                WF_SHAPE(s.batch, c->channels, s.size, s.size), c->can);
     }
     s.batch = parallel_batch(&s.how, comm, s.batch);
@@ -382,7 +469,12 @@ int main(int argc, char **argv)
         example_check(comm, wf_load(t.model, s.weights));
     t.train = batches(comm, images, &s, c, true);
     t.test = batches(comm, others, &s, c, false);
-    t.optim = scheduled(t.model, &s, steps_an_epoch(&s, t.train));
+    if (s.bn_pass) {
+        t.again = batches(comm, find_images(comm, &s, WF_TRAIN_SET), &s, c, true);
+        t.begin = wf_archive_memory(wf_comm_ctx(comm));
+        WF_MUST(wf_iter_archive(t.again, t.begin));
+    }
+    t.optim = scheduled(&t);
     example_check(comm, wf_check(t.optim));
     if (s.ema > 0) {
         t.ema = wf_ema_new(t.model, (wf_ema_opts){.decay = s.ema});
@@ -396,6 +488,8 @@ int main(int argc, char **argv)
     wf_layer_free(t.model);
     wf_iter_free(t.test);
     wf_iter_free(t.train);
+    wf_iter_free(t.again);
+    wf_archive_free(t.begin);
     parallel_close(&s.how);
     WF_MUST(wf_comm_close(comm));
     return code;

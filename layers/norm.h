@@ -32,6 +32,22 @@ typedef struct wf_batchnorm_opts {
  * WF_ERR_ARGUMENT. Local. */
 wf_layer *wf_batchnorm(wf_ctx *ctx, wf_batchnorm_opts opts);
 
+/* Batch normalisation without moving averages (Akiba, Suzuki and Fukuda 2017): the running statistics of all batch
+ * normalisations of the model, in any form, become the plain mean of those of batches that are given forward in a pass
+ * after training, or before a test, with weights that do not change meanwhile:
+ *
+ *     for (int64_t k = 1; k <= wf_iter_epoch_length(train); k++) {
+ *         ... wf_iter_next ...
+ *         wf_batchnorm_average(model, k);                       (the next forward is batch k of the mean)
+ *         wf_apply(model, wf_input(tape, batch.x));             (in training mode)
+ *         wf_tape_reset(tape);
+ *     }
+ *     wf_batchnorm_average(model, 0);                           (from now on they decay again)
+ *
+ * Every batch counts alike. WF_ERR_ARGUMENT for a negative number. Not in a captured step, which keeps the number that
+ * it was captured with. Local. */
+wf_status wf_batchnorm_average(wf_layer *model, int64_t batch) WF_NODISCARD;
+
 /* What a residual block ends with, in one pass: as wf_apply(norm, x), with `residual` added before noise and act.
  *
  *     return wf_apply_residual(wf_layer_child(self, "norm"), wf_apply(wf_layer_child(self, "path"), x), x);

@@ -3,6 +3,7 @@
 #include "core/random_author.h"
 #include "optim/optim_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Names of rules and of states are part of files and must not change. SGD without momentum has no state. */
@@ -13,10 +14,13 @@ static const wf_optim_rule adamw = {.name = "adamw", .states = {"m", "v"}, .kind
 static const wf_optim_rule rmsprop = {.name = "rmsprop", .states = {"v"}, .kind = WF_OPTIM_RMSPROP};
 static const wf_optim_rule radam = {.name = "radam", .states = {"m", "v"}, .kind = WF_OPTIM_RADAM};
 static const wf_optim_rule adagrad = {.name = "adagrad", .states = {"v"}, .kind = WF_OPTIM_ADAGRAD};
+static const wf_optim_rule rmsprop_sgd = {
+    .name = "rmsprop_sgd", .states = {"momentum", "v"}, .kind = WF_OPTIM_RMSPROP_SGD};
 static const wf_optim_rule lamb, lars;
 
 /* In files a rule is its place here; one of a program, whose names are unknown here, is a hash of its name. */
-static const wf_optim_rule *const rules[] = {&sgd, &adam, &adamw, &rmsprop, &lamb, &lars, &radam, &adagrad};
+static const wf_optim_rule *const rules[] = {&sgd,  &adam,  &adamw,   &rmsprop,    &lamb,
+                                             &lars, &radam, &adagrad, &rmsprop_sgd};
 
 int64_t wf_optim_rule_number(const wf_optim_rule *rule)
 {
@@ -74,6 +78,32 @@ wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts)
                                          .eps = wf_opt(opts.eps, 1e-8),
                                          .decay = wf_opt(opts.weight_decay, 0)},
                         0);
+}
+
+wf_optim *wf_rmsprop_sgd(wf_layer *model, wf_rmsprop_sgd_opts opts)
+{
+    WF_NEED_NULL(model);
+    const double lr = wf_opt(opts.lr, 0.1), rms = wf_opt(opts.rmsprop_lr, 3e-4);
+    opts.period = opts.period ? opts.period : (opts.centre + 1) / 2;
+    WF_CHECK_NULL(opts.centre > 0 && opts.period > 0, WF_ERR_ARGUMENT,
+                  "rmsprop_sgd: centre is %lld and period %lld: both should be 1 or more", (long long)opts.centre,
+                  (long long)opts.period);
+    WF_CHECK_NULL(lr > 0 && rms >= 0 && isfinite(rms), WF_ERR_ARGUMENT,
+                  "rmsprop_sgd: lr is %g and rmsprop_lr %g: should be above 0, and 0 or more", lr, rms);
+    wf_optim *optim = wf_optim_new(model, &rmsprop_sgd,
+                                   (wf_optim_hyper){.lr = lr,
+                                                    .momentum = wf_opt(opts.momentum, 0.9),
+                                                    .alpha = wf_opt(opts.alpha, 0.99),
+                                                    .eps = wf_opt(opts.eps, 1e-8),
+                                                    .decay = wf_opt(opts.weight_decay, 0),
+                                                    .rms = rms / lr},
+                                   sizeof(wf_optim_transition));
+    if (!optim)
+        return NULL;
+    *(wf_optim_transition *)wf_optim_state(optim) =
+        (wf_optim_transition){.centre = (double)opts.centre, .period = (double)opts.period};
+    wf_optim_note(optim, ", centre %lld, period %lld", (long long)opts.centre, (long long)opts.period);
+    return optim;
 }
 
 wf_optim *wf_radam(wf_layer *model, wf_adam_opts opts)

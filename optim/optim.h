@@ -32,6 +32,21 @@ typedef struct wf_rmsprop_opts {
     double weight_decay;
 } wf_rmsprop_opts;
 
+/* RMSprop that turns into SGD, the slow start of very large batches (Akiba, Suzuki and Fukuda 2017, "Extremely large
+ * minibatch SGD"): v = alpha v + (1 - alpha) g^2, m = momentum m + (a + (1 - a) r / (sqrt(v) + eps)) g, and w moves by
+ * lr m. a is the share of SGD: after t updates 0.5 exp(2 (t - centre) / period) before the centre, then 0.5 + (t -
+ * centre) / period, and 1 from half a period behind the centre on. r is rmsprop_lr / lr. */
+typedef struct wf_rmsprop_sgd_opts {
+    double lr;           /* of SGD; default 0.1 */
+    double rmsprop_lr;   /* of RMSprop; default 3e-4. A schedule multiplies both */
+    double momentum;     /* default 0.9; WF_ZERO for 0 */
+    double alpha;        /* default 0.99; WF_ZERO for 0 */
+    double eps;          /* default 1e-8 */
+    double weight_decay; /* default 0; added to the gradient */
+    int64_t centre;      /* updates after which half of it is SGD; required. The paper: those of 10 epochs of 90 */
+    int64_t period;      /* updates that the turn takes; default: half of centre, as in the paper */
+} wf_rmsprop_sgd_opts;
+
 /* Every element's steps shrink with the squares of all its gradients so far (Duchi et al. 2011), as in PyTorch: v +=
  * g^2, and it moves by lr g / (sqrt(v) + eps). */
 typedef struct wf_adagrad_opts {
@@ -77,6 +92,7 @@ wf_optim *wf_radam(wf_layer *model, wf_adam_opts opts);
 wf_optim *wf_adagrad(wf_layer *model, wf_adagrad_opts opts);
 wf_optim *wf_lamb(wf_layer *model, wf_lamb_opts opts);
 wf_optim *wf_lars(wf_layer *model, wf_lars_opts opts);
+wf_optim *wf_rmsprop_sgd(wf_layer *model, wf_rmsprop_sgd_opts opts);
 void wf_optim_free(wf_optim *optim);
 
 /* One step: sets the gradients of the model's trainable parameters to zero, runs backward from the scalar `loss`

@@ -76,6 +76,11 @@ typedef struct wf_optim_distributed {
     void (*free)(wf_optim *optim);
 } wf_optim_distributed;
 
+/* The state of the rule "rmsprop_sgd": when it turns, in updates. */
+typedef struct wf_optim_transition {
+    double centre, period;
+} wf_optim_transition;
+
 struct wf_optim {
     wf_ctx *ctx;
     wf_layer *model;           /* borrowed */

@@ -39,6 +39,14 @@ static wf_status collect_segments(wf_optim *optim, int64_t *n)
     return WF_OK;
 }
 
+/* The share of SGD after t updates (Akiba, Suzuki and Fukuda 2017): rises exponentially up to a half at the centre,
+ * then linearly with the same slope, and is 1 from half a period later on. */
+static double share_of_sgd(double t, double centre, double period)
+{
+    const double at = (t - centre) / period;
+    return at < 0 ? exp(2 * at) / 2 : at < 0.5 ? 0.5 + at : 1;
+}
+
 static wf_status hyper_of(void *own, double grad_scale, void *value)
 {
     const wf_optim *optim = own;
@@ -50,6 +58,11 @@ static wf_status hyper_of(void *own, double grad_scale, void *value)
     hyper.bias2 = 1 - pow(hyper.beta2, t);
     hyper.grad_scale = grad_scale;
     hyper.step = t;
+    if (optim->rule->kind == WF_OPTIM_RMSPROP_SGD) {
+        const wf_optim_transition *transition = optim->state;
+        hyper.sgd = share_of_sgd(t - 1, transition->centre, transition->period);
+        hyper.rms = (1 - hyper.sgd) * optim->hyper.rms;
+    }
     memcpy(value, &hyper, sizeof hyper);
     return WF_OK;
 }

@@ -5,7 +5,7 @@
 #include <math.h>
 
 typedef struct hyper32 {
-    float lr, momentum, beta1, beta2, rest1, rest2, eps, alpha, rest, decay, shrink, step, root, scale, clip;
+    float lr, momentum, beta1, beta2, rest1, rest2, eps, alpha, rest, decay, shrink, step, root, scale, clip, sgd, rms;
     bool nesterov;
 } hyper32;
 
@@ -28,6 +28,8 @@ static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind, const wf_op
                  .scale = (float)h->grad_scale,
                  /* Without clipping the bound is infinite, so the loop needs no branch. */
                  .clip = h->clip_value > 0 ? (float)h->clip_value : INFINITY,
+                 .sgd = (float)h->sgd,
+                 .rms = (float)h->rms,
                  .nesterov = h->nesterov != 0};
     if (kind == WF_OPTIM_ADAM || kind == WF_OPTIM_ADAMW) {
         r.step = (float)(lr / h->bias1);
@@ -88,6 +90,14 @@ static inline float rmsprop_move(const hyper32 *h, float gradient, float p, floa
     return h->lr * g / (sqrtf(*v) + h->eps);
 }
 
+static inline float rmsprop_sgd_move(const hyper32 *h, float gradient, float p, float *m, float *v)
+{
+    const float g = wf_fma(h->decay, p, prepared(h, gradient));
+    *v = wf_fma(h->alpha, *v, h->rest * g * g);
+    *m = wf_fma(h->momentum, *m, (h->sgd + h->rms / (sqrtf(*v) + h->eps)) * g);
+    return h->lr * *m;
+}
+
 static void sgd(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict direction)
 {
     if (!direction)
@@ -140,6 +150,19 @@ static void rmsprop(const hyper32 h, int64_t n, const float *restrict g, float *
             direction[i] = rmsprop_move(&h, g[i], p[i], &v[i]);
 }
 
+static void rmsprop_sgd(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict m,
+                        float *restrict v, float *restrict direction)
+{
+    if (!direction)
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            p[i] -= rmsprop_sgd_move(&h, g[i], p[i], &m[i], &v[i]);
+    else
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            direction[i] = rmsprop_sgd_move(&h, g[i], p[i], &m[i], &v[i]);
+}
+
 static void trust(const hyper32 h, int64_t n, const float *restrict direction, float *restrict p)
 {
 #pragma omp simd
@@ -163,6 +186,8 @@ static void update_run(wf_optim_kind kind, const wf_optim_hyper *hyper, const wf
         trust(h, hi - lo, g, p);
     else if (kind == WF_OPTIM_RMSPROP || kind == WF_OPTIM_ADAGRAD)
         rmsprop(h, hi - lo, g, p, s, direction);
+    else if (kind == WF_OPTIM_RMSPROP_SGD)
+        rmsprop_sgd(h, hi - lo, g, p, s, t, direction);
     else if (kind != WF_OPTIM_SGD)
         adam(h, hi - lo, g, p, s, t, direction);
     else if (h.momentum != 0)

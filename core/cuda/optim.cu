@@ -39,16 +39,21 @@ __device__ inline double radam_factor(double beta2, double bias2)
 /* The numbers of wf_optim_hyper as an update uses them. */
 template <class W> struct update_rule {
     wf_optim_kind kind;
-    W lr, momentum, beta1, rest1, beta2, rest2, eps, decay, bias1, bias2, scale, clip;
+    W lr, momentum, beta1, rest1, beta2, rest2, eps, decay, bias1, bias2, scale, clip, sgd, rms;
     bool nesterov, first, second; /* first, second: which states there are */
+
+    __device__ static bool by_alpha(wf_optim_kind k)
+    {
+        return k == WF_OPTIM_RMSPROP || k == WF_OPTIM_RMSPROP_SGD;
+    }
 
     __device__ update_rule(wf_optim_kind k, const wf_optim_hyper &h)
         : kind(k), lr((W)h.lr), momentum((W)h.momentum), beta1((W)h.beta1), rest1((W)(1 - h.beta1)),
-          beta2((W)(k == WF_OPTIM_RMSPROP ? h.alpha : h.beta2)),
-          rest2((W)(1 - (k == WF_OPTIM_RMSPROP ? h.alpha : h.beta2))), eps((W)h.eps), decay((W)h.decay),
-          bias1((W)(1 / h.bias1)), bias2((W)(1 / h.bias2)), scale((W)h.grad_scale), clip((W)h.clip_value),
-          nesterov(h.nesterov != 0), first(k == WF_OPTIM_SGD ? h.momentum != 0 : k != WF_OPTIM_TRUST),
-          second(k == WF_OPTIM_ADAM || k == WF_OPTIM_ADAMW || k == WF_OPTIM_RADAM)
+          beta2((W)(by_alpha(k) ? h.alpha : h.beta2)), rest2((W)(1 - (by_alpha(k) ? h.alpha : h.beta2))), eps((W)h.eps),
+          decay((W)h.decay), bias1((W)(1 / h.bias1)), bias2((W)(1 / h.bias2)), scale((W)h.grad_scale),
+          clip((W)h.clip_value), sgd((W)h.sgd), rms((W)h.rms), nesterov(h.nesterov != 0),
+          first(k == WF_OPTIM_SGD ? h.momentum != 0 : k != WF_OPTIM_TRUST),
+          second(k == WF_OPTIM_ADAM || k == WF_OPTIM_ADAMW || k == WF_OPTIM_RADAM || k == WF_OPTIM_RMSPROP_SGD)
     {
         if (k == WF_OPTIM_ADAGRAD)
             beta2 = rest2 = 1; /* the form of RMSprop with squares that are summed, not averaged */
@@ -100,6 +105,11 @@ template <class W> struct update_rule {
         if (kind == WF_OPTIM_RMSPROP || kind == WF_OPTIM_ADAGRAD) {
             *s = beta2 * *s + rest2 * g * g;
             return g / (sqrt(*s) + eps);
+        }
+        if (kind == WF_OPTIM_RMSPROP_SGD) {
+            *t = beta2 * *t + rest2 * g * g;
+            *s = momentum * *s + (sgd + rms / (sqrt(*t) + eps)) * g;
+            return *s;
         }
         *s = beta1 * *s + rest1 * g;
         *t = beta2 * *t + rest2 * g * g;

@@ -87,6 +87,17 @@ static void radam(const wf_optim_hyper *h, const run *r)
     }
 }
 
+static void rmsprop_sgd(const wf_optim_hyper *h, const run *r)
+{
+    double *const m = r->state1, *const v = r->state2;
+    for (int64_t i = 0; i < r->n; i++) {
+        const double g = prepared(h, r->g[i]) + h->decay * r->p[i];
+        v[i] = h->alpha * v[i] + (1 - h->alpha) * g * g;
+        m[i] = h->momentum * m[i] + (h->sgd + h->rms / (sqrt(v[i]) + h->eps)) * g;
+        move(h, r, i, m[i]);
+    }
+}
+
 static void adagrad(const wf_optim_hyper *h, const run *r)
 {
     double *const v = r->state1;
@@ -128,6 +139,9 @@ static void update_run(wf_optim_kind kind, const wf_optim_hyper *h, const run *r
         break;
     case WF_OPTIM_ADAGRAD:
         adagrad(h, r);
+        break;
+    case WF_OPTIM_RMSPROP_SGD:
+        rmsprop_sgd(h, r);
         break;
     case WF_OPTIM_TRUST:
         trust(h, r, squares);

@@ -13,6 +13,7 @@ typedef struct norm_state {
     int64_t channels;
     wf_range own_channels; /* this rank has the parameters of these; hi 0: of all */
     double decay, eps;
+    int64_t averaged; /* the batches of wf_batchnorm_average so far; 0: running statistics decay */
     wf_epilogue_opts epilogue;
     wf_norm_merge merge;
     wf_norm_chunks *chunks; /* whose statistics wait for the commit; NULL: running statistics follow every batch */
@@ -31,6 +32,12 @@ typedef struct norm_call {
 
 enum { INPUT_X, INPUT_GAMMA, INPUT_BETA, INPUT_RESIDUAL, INPUTS };
 enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_BETA, SAVED_Y, SAVED_COUNT, SAVED };
+
+/* The n-th of n batches of a plain mean counts as one n-th. */
+static double decay_of(const norm_state *s)
+{
+    return s->averaged > 0 ? (double)(s->averaged - 1) / (double)s->averaged : s->decay;
+}
 
 /* In f32 at least: sums over a batch do not fit 16 bits. */
 static wf_tensor *statistic(wf_ctx *ctx, wf_dtype dtype, int64_t rows, int64_t channels)
@@ -93,7 +100,7 @@ static wf_status batch_statistics(const norm_state *s, bool update, const wf_ten
     }
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
     wf_norm_args args = {
-        .x = &in, .mean = &mean, .m2 = &m2, .count = *count, .eps = s->eps, .decay = s->decay, .invstd = &invstd};
+        .x = &in, .mean = &mean, .m2 = &m2, .count = *count, .eps = s->eps, .decay = decay_of(s), .invstd = &invstd};
     if (update && !s->chunks) {
         /* The kernel writes them behind the tape's back: whatever saved them must notice. */
         wf_tensor_touch(avg_mean);
@@ -451,7 +458,19 @@ wf_status wf_norm_commit(wf_layer *layer)
     const wf_norm_running running = {wf_param_value(s->mean), wf_param_value(s->var)};
     WF_NEED(running.mean);
     WF_NEED(running.var);
-    return s->chunks ? wf_norm_chunks_commit(s->chunks, layer->ctx, s->decay, &running) : WF_OK;
+    return s->chunks ? wf_norm_chunks_commit(s->chunks, layer->ctx, decay_of(s), &running) : WF_OK;
+}
+
+wf_status wf_batchnorm_average(wf_layer *model, int64_t batch)
+{
+    WF_NEED(model);
+    WF_CHECK(batch >= 0, WF_ERR_ARGUMENT, "batchnorm: batch %lld of a mean: should be 1 or more, or 0 for none",
+             (long long)batch);
+    if (wf_norm_is(model))
+        ((norm_state *)model->state)->averaged = batch;
+    for (int i = 0; i < model->n_children; i++)
+        WF_TRY(wf_batchnorm_average(model->children[i], batch));
+    return WF_OK;
 }
 
 void wf_norm_set_own_channels(wf_layer *layer, wf_range own)

@@ -238,7 +238,8 @@ static void optim_body(run *r)
 {
     static const int64_t lengths[] = {1, 33, 0, 20011, 7};
     const optim_case *const t = r->args;
-    const bool second = t->kind == WF_OPTIM_ADAM || t->kind == WF_OPTIM_ADAMW || t->kind == WF_OPTIM_RADAM;
+    const bool second = t->kind == WF_OPTIM_ADAM || t->kind == WF_OPTIM_ADAMW || t->kind == WF_OPTIM_RADAM ||
+                        t->kind == WF_OPTIM_RMSPROP_SGD;
     const bool first = t->kind == WF_OPTIM_SGD ? t->hyper.momentum != 0 : t->kind != WF_OPTIM_TRUST;
     static const double squares[5][2] = {{2, 0.5}, {0, 1}, {0}, {0.09, 4}, {3, 0}};
     wf_optim_segment segment[5];
@@ -294,6 +295,8 @@ static void optimizers(void)
                                             .grad_scale = v & 4 ? 0.5 : 1,
                                             .clip_value = v & 8 ? 0.3 : 0,
                                             .nesterov = v & 4 ? 1 : 0,
+                                            .sgd = v & 1 ? 0.25 : 1,
+                                            .rms = v & 2 ? 0.02 : 0,
                                             .skip = v == 14},
                                   .segments = v == 15 ? 0 : 5,
                                   .directions = v >= 16};

@@ -41,8 +41,8 @@ should=$(run 1 "$vit --batch 64")
 same "$ranks" "$vit --batch $((64 / ranks))"
 same "$ranks" "$vit --batch 64 --parallel channel"
 
-# A run that ends after its first step, and goes on.
-resnet="--model resnet18 --width 4 --limit 64 --batch 16 --lr 1 --epochs 2"
+# A run that ends after its first step, and goes on; with what large batches need.
+resnet="--model resnet18 --width 4 --limit 64 --batch 16 --lr 1 --epochs 2 --optimizer rmsprop-sgd --grow 1:2 --bn-pass --workers 2"
 run 1 "$resnet --best $work/best.h5" >"$work/epochs"
 should=$(tail -n 1 "$work/epochs")
 saves="--snapshots $work/saves --snapshot-every 1 --resume auto"
@@ -80,4 +80,5 @@ refused() {
 }
 refused '--model alexnet: should be one of resnet18, ' "--model alexnet"
 refused '--parallel spatial: vit-ti can be split by data or channel' "--model vit-ti --parallel spatial"
+refused '--grow 2:2,1:4: should be at most 8 pairs EPOCH:TIMES' "--grow 2:2,1:4"
 refused '--model vit-ti: images of 30 pixels: should be a multiple of the patch, 4' "--model vit-ti --size 30"

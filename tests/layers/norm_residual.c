@@ -1,6 +1,6 @@
 /* Batch normalisation with a residual (wf_apply_residual) gives what normalisation, addition and activation give one
  * after the other: output, gradients, running statistics; where the residual has another gradient already, is the input
- * itself, or wants none; in less memory. */
+ * itself, or wants none; in less memory. And running statistics that are a plain mean over batches. */
 #include "layers/layer_author.h"
 #include "layers/layers.h"
 #include "tests/test.h"
@@ -234,7 +234,37 @@ static void memory(void)
     wf_ctx_free(ctx);
 }
 
+/* Running statistics without moving averages: what three batches have, each alike, whatever was there before. */
+static void averaged(void)
+{
+    static const double value[3][4] = {{1, 3, 2, 6}, {-1, 1, 5, 5}, {2, 2, 2, 10}}; /* means 3, 2.5, 4 */
+    const double mean = (3 + 2.5 + 4) / 3, var = (14.0 / 3 + 9 + 16) / 3;           /* unbiased */
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "ref", .dtype = WF_F64});
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_layer *norm = wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 1, .eps = WF_ZERO});
+    wf_layer *model = wf_sequential(ctx, WF_LAYERS(wf_lambda(ctx, wf_relu), wf_sequential(ctx, WF_LAYERS(norm))));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int k = -1; k < 3; k++) { /* the first one counts with the usual decay, and is forgotten */
+            wf_tensor *x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(4, 1), value[k < 0 ? 2 : k]);
+            WF_EXPECT_OK(wf_batchnorm_average(model, k + 1));
+            WF_EXPECT_OK(wf_check(wf_apply(norm, wf_input(tape, x))));
+            WF_EXPECT_OK(wf_tape_reset(tape));
+            wf_tensor_free(x);
+        }
+        const double is[2] = {wf_tensor_item(wf_param_value(wf_layer_param(norm, "avg_mean"))),
+                              wf_tensor_item(wf_param_value(wf_layer_param(norm, "avg_var")))};
+        WF_EXPECT(fabs(is[0] - mean) < 1e-14 && fabs(is[1] - var) < 1e-13,
+                  "mean %.17g and variance %.17g, not %.17g and %.17g", is[0], is[1], mean, var);
+    }
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_batchnorm_average(model, -1));
+    wf_layer_free(model);
+    wf_tape_free(tape);
+    wf_ctx_free(ctx);
+}
+
 int main(int argc, char **argv)
 {
-    return test_main(argc, argv, (test_case[]){{"equal", equal}, {"two_types", two_types}, {"memory", memory}, {0}});
+    return test_main(
+        argc, argv,
+        (test_case[]){{"equal", equal}, {"two_types", two_types}, {"memory", memory}, {"averaged", averaged}, {0}});
 }

@@ -81,6 +81,12 @@ static const golden expected[] = {
     {"radam of 12",
      {0.50988067509021939, -1.2459543905669592, 1.9819539598219484, -0.015645419191129346, -0.74237209336013055,
       3.4680227151894698}},
+    {"rmsprop_sgd",
+     {0.52110689232036678, -1.3035736093735553, 2.0384545524856681, 0.020899869887178967, -0.76729994564849668,
+      3.578951730913257}},
+    {"rmsprop_sgd decay",
+     {0.54791581694164659, -1.3200986219726152, 1.9925116607730489, -0.027622107556332088, -0.80549198803794886,
+      3.5046327932326244}},
     {"adagrad",
      {0.51107049173729657, -1.2687940740146084, 2.0049973221371311, -0.0033666089289305298, -0.76426776132531704,
       3.5134711605321192}},
@@ -128,6 +134,17 @@ static wf_optim *make(wf_layer *model, const char *name)
                         (wf_adam_opts){.lr = 0.02, .beta1 = 0.5, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.05});
     if (strcmp(name, "radam decay") == 0)
         return wf_radam(model, (wf_adam_opts){.lr = 0.05, .beta2 = 0.9, .weight_decay = 0.2});
+    if (strcmp(name, "rmsprop_sgd") == 0)
+        return wf_rmsprop_sgd(model, (wf_rmsprop_sgd_opts){.centre = 3});
+    if (strcmp(name, "rmsprop_sgd decay") == 0)
+        return wf_rmsprop_sgd(model, (wf_rmsprop_sgd_opts){.lr = 0.02,
+                                                           .rmsprop_lr = 0.01,
+                                                           .momentum = 0.5,
+                                                           .alpha = 0.9,
+                                                           .eps = 1e-3,
+                                                           .weight_decay = 0.05,
+                                                           .centre = 2,
+                                                           .period = 6});
     if (strcmp(name, "adagrad") == 0)
         return wf_adagrad(model, (wf_adagrad_opts){0});
     if (strcmp(name, "adagrad decay") == 0)

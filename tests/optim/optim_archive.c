@@ -40,6 +40,8 @@ static wf_optim *optim_new(wf_layer *model, int kind)
         return wf_radam(model, (wf_adam_opts){.lr = 0.1});
     case 6:
         return wf_adagrad(model, (wf_adagrad_opts){.lr = 0.1});
+    case 7:
+        return wf_rmsprop_sgd(model, (wf_rmsprop_sgd_opts){.centre = 6});
     default:
         return wf_rmsprop(model, (wf_rmsprop_opts){.lr = 0.1});
     }
@@ -106,7 +108,7 @@ static void resume(int kind)
 
 static void resumes(void)
 {
-    for (int kind = 0; kind < 8; kind++)
+    for (int kind = 0; kind < 9; kind++)
         resume(kind);
 }
 

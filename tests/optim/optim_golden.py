@@ -55,6 +55,19 @@ def adagrad(lr=0.01, eps=1e-10, decay=0.0):
     return p
 
 
+def rmsprop_sgd(lr=0.1, rms=3e-4, momentum=0.9, alpha=0.99, eps=1e-8, decay=0.0, centre=3, period=2, steps=5):
+    """As Akiba, Suzuki and Fukuda (2017) write it down, with a turn by updates."""
+    p, m, v = list(START), [0.0] * len(START), [0.0] * len(START)
+    for step in range(steps):
+        g = [x + decay * y for x, y in zip(gradient(step), p)]
+        at = (step - centre) / period
+        share = 0.5 * math.exp(2 * at) if at < 0 else 0.5 + at if at < 0.5 else 1
+        v = [alpha * a + (1 - alpha) * x * x for a, x in zip(v, g)]
+        m = [momentum * a + (share + (1 - share) * rms / lr / (math.sqrt(b) + eps)) * x for a, b, x in zip(m, v, g)]
+        p = [x - lr * a for x, a in zip(p, m)]
+    return p
+
+
 LAMB = [
     ("lamb", dict()),
     ("lamb decay", dict(lr=0.02, beta1=0.5, beta2=0.9, eps=1e-3, decay=0.2)),
@@ -73,6 +86,9 @@ for name, options in LAMB:
 
 for name, values in [("radam", radam()), ("radam decay", radam(lr=0.05, beta2=0.9, decay=0.2)),
                      ("radam of 12", radam(lr=0.02, beta1=0.5, beta2=0.9, eps=1e-3, decay=0.05, steps=12)),
+                     ("rmsprop_sgd", rmsprop_sgd()),
+                     ("rmsprop_sgd decay", rmsprop_sgd(lr=0.02, rms=0.01, momentum=0.5, alpha=0.9, eps=1e-3, decay=0.05,
+                                                       centre=2, period=6)),
                      ("adagrad", adagrad()), ("adagrad decay", adagrad(lr=0.1, eps=1e-3, decay=0.05))]:
     row(name, values)
 

@@ -8,7 +8,7 @@
 
 enum {
     STEPS = 4,
-    KINDS = 8,
+    KINDS = 9,
     LINE = 64,
     LAMB = 5 /* adds squares in another order, which a bias before a normalisation shows */
 };
@@ -35,6 +35,8 @@ static wf_optim *optim_new(wf_layer *net, int kind)
         return wf_radam(net, (wf_adam_opts){.lr = 0.01});
     case 7:
         return wf_adagrad(net, (wf_adagrad_opts){.lr = 0.01});
+    case 8:
+        return wf_rmsprop_sgd(net, (wf_rmsprop_sgd_opts){.lr = 0.01, .centre = 3});
     default:
         return wf_rmsprop(net, (wf_rmsprop_opts){.lr = 0.01});
     }
