@@ -160,6 +160,11 @@ wf_status wf_ema_archive(wf_ema *ema, wf_archive *archive)
     int64_t updates = ema->averages->steps;
     WF_TRY(check_not_swapped(ema, "an archive"));
     WF_TRY(bind_averages(ema));
+    /* A run that had no averages may go on with them: they begin with its next update. */
+    if (wf_archive_loading(archive) && !wf_archive_has(archive, "updates")) {
+        WF_CHECK(updates == 0, WF_ERR_FORMAT, "the archive holds no moving averages, and there are some already");
+        return WF_OK;
+    }
     WF_TRY(wf_archive_i64(archive, "updates", &updates));
     WF_CHECK(updates >= 0, WF_ERR_FORMAT, "the archive holds %lld updates of moving averages", (long long)updates);
     ema->averages->steps = updates;

@@ -73,11 +73,10 @@ wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *by
 wf_status wf_gather_bytes(wf_comm *comm, const void *mine, size_t bytes, size_t *lengths, void **all, int root)
 {
     WF_NEED(comm);
-    WF_NEED(lengths);
     const bool takes = comm->rank == root;
     wf_status status = check_rooted(comm, mine, bytes, root);
-    if (status == WF_OK && takes && !all)
-        status = wf_error_need(__func__, "all", __FILE__, __LINE__);
+    if (status == WF_OK && (!lengths || (takes && !all)))
+        status = wf_error_need(__func__, lengths ? "all" : "lengths", __FILE__, __LINE__);
     wf_call call = wf_call_of_bytes(WF_CALL_ALLGATHER, "gather_bytes", &bytes, lengths, sizeof bytes, root);
     WF_TRY(wf_comm_run(comm, status, &call));
     size_t at = 0;

@@ -105,8 +105,8 @@ void *wf_receive_bytes(wf_comm *comm, size_t *bytes, int from, int tag)
 {
     char *data = NULL;
     WF_NEED_NULL(comm);
-    WF_NEED_NULL(bytes);
-    if (wf_guard_end(comm, "receive_bytes", receive_bytes(comm, &data, bytes, from, tag)) == WF_OK)
+    if (wf_guard_end(comm, "receive_bytes",
+                     bytes ? receive_bytes(comm, &data, bytes, from, tag) : missing("receive_bytes", "bytes")) == WF_OK)
         return data;
     wf_comm_release(comm, data);
     return wf_error_null();

@@ -220,8 +220,12 @@ wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
     WF_CHECK_NULL(
         opts.smoothing == 0 && opts.reduction == WF_REDUCTION_MEAN, WF_ERR_UNSUPPORTED,
         "nll takes no smoothing and no reduction but the mean; wf_softmax_cross_entropy_with does, of logits");
-    if (opts.weight)
+    if (opts.weight) {
+        const wf_layout layout = logp->value->layout;
         logp = weigh_classes(logp, opts.weight);
+        if (!logp && wf_layout_axes(&layout, ~0U) != 0) /* the others may wait in the sum of weights */
+            (void)wf_comm_post_failure(wf_mesh_world(layout.mesh), wf_error_code());
+    }
     WF_NEED_NULL(logp);
     wf_reduction reduction = reduction_of_rows(logp, opts.reduction);
     wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
@@ -335,8 +339,11 @@ static wf_status entropy_forward(wf_status status, const entropy_state *state, c
         status = wf_comm_post_failure(wf_mesh_world(layout->mesh), status);
     }
     WF_TRY(status);
-    WF_TRY(entropy_run(state, t, true));
-    return axes != 0 && t->y->shape.rank > 0 ? wf_entropy_sum_rows(layout->mesh, axes, t->y) : WF_OK;
+    status = entropy_run(state, t, true);
+    if (axes == 0 || t->y->shape.rank == 0)
+        return status;
+    WF_TRY(wf_comm_post_failure(wf_mesh_world(layout->mesh), status)); /* the others may wait in the sum of rows */
+    return wf_entropy_sum_rows(layout->mesh, axes, t->y);
 }
 
 /* Losses of rows, of the labels' shape and with the scores' layout without the classes. */

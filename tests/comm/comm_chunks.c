@@ -169,8 +169,11 @@ static void wrong_arguments(void)
                                        "data is NULL, and bytes is 3",
                                        "all is NULL",
                                        "root",
-                                       "this rank itself"};
-    for (int i = 0; i < 6; i++) {
+                                       "this rank itself",
+                                       "lengths is NULL",
+                                       "bytes is NULL"};
+    const bool last = rank == size - 1; /* it alone is wrong in the last two */
+    for (int i = 0; i < 8; i++) {
         size_t n = 0, lengths[64];
         void *all = NULL;
         wf_comm *part = wf_comm_split(comm, 0, 0);
@@ -179,8 +182,10 @@ static void wrong_arguments(void)
                                  : i == 2 ? wf_gather_bytes(part, NULL, 3, lengths, &all, 0)
                                  : i == 3 ? wf_gather_bytes(part, "a", 1, lengths, rank == 0 ? NULL : &all, 0)
                                  : i == 4 ? wf_gather_bytes(part, "a", 1, lengths, &all, size)
-                                 : wf_receive_bytes(part, &n, rank, 0) ? WF_OK
-                                                                       : wf_error_code();
+                                 : i == 6 ? wf_gather_bytes(part, "a", 1, last ? NULL : lengths, &all, 0)
+                                 : (i == 7 && !last) || wf_receive_bytes(part, i == 7 ? NULL : &n, rank, 0)
+                                     ? WF_OK
+                                     : wf_error_code();
         WF_EXPECT(at_the_latest_now(part, status) == WF_ERR_ARGUMENT && !all && strstr(wf_error_message(), says[i]),
                   "argument %d: %s", i, wf_error_message());
         wf_error_clear();

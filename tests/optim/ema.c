@@ -202,6 +202,26 @@ static void wrong_calls(void)
     close_comm();
 }
 
+/* A run that had no averages goes on with them; one that has some refuses an archive without. */
+static void begins_later(void)
+{
+    open_comm("flat", "ref", WF_F64);
+    wf_layer *net = net_new(NULL);
+    wf_ema *ema = wf_ema_new(net, (wf_ema_opts){.decay = 0.5});
+    wf_archive *archive = wf_archive_memory(ctx);
+    int64_t other = 3;
+    WF_EXPECT_OK(wf_archive_i64(archive, "other", &other));
+    WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+    WF_EXPECT_OK(wf_ema_archive(ema, archive));
+    WF_EXPECT_OK(wf_ema_update(ema));
+    WF_EXPECT(wf_ema_updates(ema) == 1, "%lld updates", (long long)wf_ema_updates(ema));
+    WF_EXPECT_ERROR(WF_ERR_FORMAT, wf_ema_archive(ema, archive));
+    wf_archive_free(archive);
+    wf_ema_free(ema);
+    wf_layer_free(net);
+    close_comm();
+}
+
 static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -209,6 +229,7 @@ static int on_ranks(int argc, char **argv)
                                    {"equals_a_plain_loop", equals_a_plain_loop},
                                    {"swaps", swaps},
                                    {"joins_later", joins_later},
+                                   {"begins_later", begins_later},
                                    {"wrong_calls", wrong_calls},
                                    {0}});
 }
