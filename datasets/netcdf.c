@@ -233,12 +233,15 @@ static place locate_channel(const wf_netcdf *s, int64_t sample, int64_t channel)
 static float normalise(const wf_netcdf *s, const place *p, double value, int64_t row, int64_t column)
 {
     const wf_climatology *c = s->climatology;
+    /* A value whose season has no mean cannot be normalised. It is given as missing, so the mask must say 0 as well: a
+     * loss that is masked would otherwise train on `missing`. */
+    const double mean = c ? (double)wf_climatology_mean(s, p->time, p->channel, row, column) : 0;
+    const bool there = !isnan(value) && !isnan(mean);
     if (p->what == MASK)
-        return isnan(value) ? 0 : 1;
-    if (isnan(value) || !c)
-        return isnan(value) ? s->opts.missing : (float)value;
-    const double mean = (double)wf_climatology_mean(s, p->time, p->channel, row, column);
-    return isnan(mean) ? s->opts.missing : (float)((value - mean) / c->deviation[p->channel]);
+        return there;
+    if (!there)
+        return s->opts.missing;
+    return (float)(c ? (value - mean) / c->deviation[p->channel] : value);
 }
 
 static void write_climatology(const wf_netcdf *s, const place *p, const wf_box *plane, float *x)

@@ -6,7 +6,8 @@
  *
  * A sample is f32 [channels,rows,columns]. Its channels are, for each of its frames in the order of time, the variables
  * in the order of their names here, each with its levels. Numbers are unpacked: scale_factor times what is stored, plus
- * add_offset. Elements that are _FillValue or missing_value, or the default fill value of their type, are missing.
+ * add_offset. Elements that are _FillValue or missing_value (each up to 8 numbers), or, without _FillValue, the default
+ * fill value of their type, are missing.
  *
  * netCDF's library is not thread-safe, and calls HDF5. Weft holds the lock that it holds around HDF5 during every call.
  */
@@ -34,15 +35,17 @@ typedef struct wf_netcdf_opts {
     const char *level, *y, *x; /* the variables' dimensions must have these names; default: any */
     int64_t frames;            /* times in a sample; default 1 */
     int64_t ahead;             /* times from a frame to the next one; default 1. Sample i begins at time i. */
-    /* As many channels more, after all values: 1 where the value is there, 0 where it is missing. */
+    /* As many channels more, after all values: 1 where the value is there, 0 where it is missing; after
+     * wf_netcdf_normalise 0 also where its season has no mean, since the value is then given as missing. */
     bool mask;
     float missing; /* what a missing element is given as, also after wf_netcdf_normalise; default 0 */
 } wf_netcdf_opts;
 
 /* Lazy and local, as the readers of datasets/readers.h. With wf_scatter_dataset an error of opening is the same on all
- * ranks. WF_ERR_IO: there is no such file; WF_ERR_FORMAT: it is damaged or cut off, lacks a variable, or, when a sample
- * is read, has an element that is neither finite nor missing; WF_ERR_SHAPE: variables that do not fit together, or
- * fewer times than a sample has; WF_ERR_UNSUPPORTED: this build of Weft has no netCDF. */
+ * ranks. WF_ERR_IO: there is no such file; WF_ERR_FORMAT: it is damaged or cut off, lacks a variable, says by text
+ * or by more than 8 numbers what is missing, or, when a sample is read, has an element that is neither finite nor
+ * missing; WF_ERR_SHAPE: variables that do not fit together, or fewer times than a sample has; WF_ERR_UNSUPPORTED: this
+ * build of Weft has no netCDF. */
 wf_dataset *wf_netcdf_dataset(wf_ctx *ctx, const char *path, wf_netcdf_opts opts);
 
 typedef struct wf_netcdf_info {

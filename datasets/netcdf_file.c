@@ -4,7 +4,6 @@
 #include "datasets/netcdf_impl.h"
 
 #include <errno.h>
-#include <math.h>
 #include <netcdf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,104 +20,20 @@ static wf_status fail_netcdf(wf_status code, const char *path, const char *what,
     WF_FAIL(code, "%s: cannot %s%s%s: %s", path, what, *name ? " " : "", name, nc_strerror(error));
 }
 
-/* --- Is the file whole? ------------------------------------------------------------------------------------------- */
-
-/* Returns the bytes of names and values, which the classic formats pad to multiples of 4. Sizes are doubles, since
- * those that a hostile header asks for do not fit into integers. */
-static double pad4(double bytes)
-{
-    return 4 * ceil(bytes / 4);
-}
-
-/* Attributes of a variable, or of the file, in the header; `count` is the size of a count in this format. */
-static double attribute_bytes(int id, int variable, int attributes, int64_t count)
-{
-    double bytes = 4 + (double)count;
-    for (int a = 0; a < attributes; a++) {
-        char name[NC_MAX_NAME + 1] = "";
-        nc_type type;
-        size_t length = 0, size = 0;
-        nc_inq_attname(id, variable, a, name);
-        if (nc_inq_att(id, variable, name, &type, &length) == NC_NOERR &&
-            nc_inq_type(id, type, NULL, &size) == NC_NOERR)
-            bytes += 2 * (double)count + 4 + pad4((double)strlen(name)) + pad4((double)length * (double)size);
-    }
-    return bytes;
-}
-
-typedef struct classic_size {
-    double header, fixed, record; /* bytes: of the header at least, of variables, of those of one record */
-    double record_unpadded;
-    int record_variables;
-} classic_size;
-
-static void add_classic_variable(int id, int v, int unlimited, int64_t count, int64_t offset, classic_size *s)
-{
-    char name[NC_MAX_NAME + 1] = "";
-    int rank = 0, attributes = 0, dims[NC_MAX_VAR_DIMS];
-    nc_type type;
-    size_t size = 0, length;
-    if (nc_inq_var(id, v, name, &type, &rank, dims, &attributes) != NC_NOERR ||
-        nc_inq_type(id, type, NULL, &size) != NC_NOERR)
-        return;
-    const bool is_record = rank > 0 && dims[0] == unlimited;
-    double bytes = (double)size;
-    for (int d = is_record; d < rank; d++)
-        bytes *= nc_inq_dimlen(id, dims[d], &length) == NC_NOERR ? (double)length : 1;
-    s->header += pad4((double)strlen(name)) + (double)(count * (3 + rank)) + attribute_bytes(id, v, attributes, count) +
-                 4 + (double)offset;
-    if (is_record) {
-        s->record += pad4(bytes);
-        s->record_unpadded = bytes;
-        s->record_variables++;
-    } else {
-        s->fixed += pad4(bytes);
-    }
-}
-
-/* The library reads zeros beyond the end of a classic file, so its length is compared here with what its header asks
- * for, but for the padding of the last variable. */
-static wf_status check_classic_length(const char *path, int id, int format, int64_t length)
-{
-    const int64_t count = format == NC_FORMAT_CDF5 ? 8 : 4, offset = format == NC_FORMAT_CLASSIC ? 4 : 8;
-    int dims = 0, variables = 0, attributes = 0, unlimited = -1;
-    size_t records = 0;
-    classic_size s = {.header = (double)(4 + count + 2 * (4 + count))};
-    nc_inq(id, &dims, &variables, &attributes, &unlimited);
-    if (unlimited >= 0)
-        nc_inq_dimlen(id, unlimited, &records);
-    for (int d = 0; d < dims; d++) {
-        char name[NC_MAX_NAME + 1] = "";
-        nc_inq_dimname(id, d, name);
-        s.header += 2 * (double)count + pad4((double)strlen(name));
-    }
-    s.header += attribute_bytes(id, NC_GLOBAL, attributes, count);
-    for (int v = 0; v < variables; v++)
-        add_classic_variable(id, v, unlimited, count, offset, &s);
-    /* Records of a single variable are not padded. */
-    const double record = s.record_variables == 1 ? s.record_unpadded : s.record;
-    const double least = s.header + s.fixed + (double)records * record - 3;
-    WF_CHECK((double)length >= least, WF_ERR_FORMAT, "%s: is cut off: it should have %.0f bytes at least, and has %lld",
-             path, least, (long long)length);
-    return WF_OK;
-}
-
 /* --- Opening ------------------------------------------------------------------------------------------------------ */
 
 static wf_status open_locked(const char *path, int64_t length, wf_nc *f)
 {
-    int format = 0;
+    /* nc_open trusts the lengths in headers of classic files, so they are verified before it. */
+    WF_TRY(wf_nc_check_header(path, length));
     const int error = nc_open(path, NC_NOWRITE, &f->id);
     if (error != NC_NOERR)
         return fail_netcdf(WF_ERR_FORMAT, path, "open (no netCDF file, damaged or cut off)", "", error);
-    wf_status status = WF_OK;
-    if (nc_inq_format(f->id, &format) != NC_NOERR || nc_inq_nvars(f->id, &f->variables) != NC_NOERR)
-        status = WF_RAISE(WF_ERR_FORMAT, "%s: has no variables that can be listed", path);
-    else if (format != NC_FORMAT_NETCDF4 && format != NC_FORMAT_NETCDF4_CLASSIC)
-        status = check_classic_length(path, f->id, format, length);
-    if (status != WF_OK)
+    if (nc_inq_nvars(f->id, &f->variables) != NC_NOERR) {
         nc_close(f->id);
-    return status;
+        WF_FAIL(WF_ERR_FORMAT, "%s: has no variables that can be listed", path);
+    }
+    return WF_OK;
 }
 
 wf_status wf_nc_open(const char *path, wf_nc **file)
@@ -169,7 +84,7 @@ int wf_nc_variables(const wf_nc *file)
 static const struct {
     nc_type type;
     const char *name;
-    double fill; /* the library's, of elements that nobody wrote; bytes have none */
+    double fill; /* the library's, of elements that no program wrote; bytes have none, which is 0 here */
 } types[] = {
     {NC_BYTE, "i8", 0},
     {NC_UBYTE, "u8", 0},
@@ -194,16 +109,33 @@ static double number_attribute(const wf_nc *f, int variable, const char *name, d
     return is_number ? value : otherwise;
 }
 
-static void read_missing(const wf_nc *f, wf_nc_variable *v, double fill)
+/* Adds the numbers of an attribute to those that mean "missing". Text is refused, since no number equals it, and values
+ * of which the file says that they are missing would be read as measurements. */
+static wf_status add_missing(const wf_nc *f, wf_nc_variable *v, const char *name)
 {
-    static const char *const names[] = {"_FillValue", "missing_value"};
-    size_t length;
-    for (int i = 0; i < 2; i++)
-        if (nc_inq_attlen(f->id, v->id, names[i], &length) == NC_NOERR && length == 1)
-            v->missing[v->n_missing++] = number_attribute(f, v->id, names[i], fill);
-    /* _FillValue takes the place of the library's. */
-    if (fill != 0 && nc_inq_attlen(f->id, v->id, names[0], &length) != NC_NOERR)
-        v->missing[v->n_missing++] = fill;
+    size_t length = 0;
+    nc_type type = NC_NAT;
+    if (nc_inq_att(f->id, v->id, name, &type, &length) != NC_NOERR || length == 0)
+        return WF_OK;
+    WF_CHECK(type != NC_CHAR && type != NC_STRING, WF_ERR_FORMAT, "%s: %s of %s is text: should be numbers", f->path,
+             name, v->name);
+    WF_CHECK(length <= WF_NC_MISSING, WF_ERR_FORMAT, "%s: %s of %s has %zu numbers: should be at most %d", f->path,
+             name, v->name, length, WF_NC_MISSING);
+    const int error = nc_get_att_double(f->id, v->id, name, v->missing + v->n_missing);
+    if (error != NC_NOERR)
+        return fail_netcdf(WF_ERR_FORMAT, f->path, "read missing values of", v->name, error);
+    v->n_missing += (int)length;
+    return WF_OK;
+}
+
+/* Only variables that are read need this: those with a wrong attribute can still be listed. */
+static wf_status read_missing(const wf_nc *f, wf_nc_variable *v)
+{
+    WF_TRY(add_missing(f, v, "_FillValue"));
+    /* The attribute takes the place of the library's fill value, missing_value does not. */
+    if (v->n_missing == 0 && v->fill != 0)
+        v->missing[v->n_missing++] = v->fill;
+    return add_missing(f, v, "missing_value");
 }
 
 static wf_status describe_locked(const wf_nc *f, int id, wf_nc_variable *v)
@@ -230,7 +162,7 @@ static wf_status describe_locked(const wf_nc *f, int id, wf_nc_variable *v)
             v->type = types[i].name;
             v->numbers = type != NC_CHAR;
             v->single = type == NC_FLOAT;
-            read_missing(f, v, types[i].fill);
+            v->fill = types[i].fill;
         }
     return WF_OK;
 }
@@ -252,12 +184,19 @@ static wf_status fail_unknown(const wf_nc *f, const char *name)
     WF_FAIL(WF_ERR_FORMAT, "%s: there is no variable %s; there are %s", f->path, name, *list ? list : "none");
 }
 
-wf_status wf_nc_find(wf_nc *file, const char *name, wf_nc_variable *variable)
+static wf_status find_locked(const wf_nc *f, const char *name, wf_nc_variable *v)
 {
     int id;
+    if (nc_inq_varid(f->id, name, &id) != NC_NOERR)
+        return fail_unknown(f, name);
+    WF_TRY(describe_locked(f, id, v));
+    return v->numbers ? read_missing(f, v) : WF_OK;
+}
+
+wf_status wf_nc_find(wf_nc *file, const char *name, wf_nc_variable *variable)
+{
     wf_h5_lock();
-    const wf_status status =
-        nc_inq_varid(file->id, name, &id) == NC_NOERR ? describe_locked(file, id, variable) : fail_unknown(file, name);
+    const wf_status status = find_locked(file, name, variable);
     wf_h5_unlock();
     return status;
 }

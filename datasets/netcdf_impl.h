@@ -11,6 +11,9 @@
 
 typedef struct wf_nc wf_nc; /* an open file */
 
+/* Numbers in one of _FillValue and missing_value, at most. */
+enum { WF_NC_MISSING = 8 };
+
 typedef struct wf_nc_variable {
     char name[WF_NETCDF_NAME];
     const char *type;
@@ -20,16 +23,21 @@ typedef struct wf_nc_variable {
     int64_t dim[WF_MAX_RANK];
     char dim_name[WF_MAX_RANK][WF_NETCDF_NAME];
     double scale, offset;
+    double fill; /* the library's fill value of its type; 0: none */
     int n_missing;
-    double missing[3];
+    double missing[2 * WF_NC_MISSING]; /* of wf_nc_find only */
 } wf_nc_variable;
 
+/* Reads the header of a classic file of `length` bytes (netcdf_header.c, without libnetcdf). WF_ERR_FORMAT: it is cut
+ * off, or has a name or a variable that overflows libnetcdf's buffers. Other formats pass. */
+wf_status wf_nc_check_header(const char *path, int64_t length) WF_NODISCARD;
 /* WF_ERR_IO where there is no file, WF_ERR_FORMAT where it is no netCDF file or is cut off. */
 wf_status wf_nc_open(const char *path, wf_nc **file) WF_NODISCARD;
 void wf_nc_close(wf_nc *file); /* NULL is fine */
 int wf_nc_variables(const wf_nc *file);
-/* The variable of this number; of this name, with WF_ERR_FORMAT and a list where there is none. */
+/* The variable of this number, without its missing values. */
 wf_status wf_nc_describe(wf_nc *file, int id, wf_nc_variable *variable) WF_NODISCARD;
+/* The variable of this name. WF_ERR_FORMAT: there is none (with a list), or its missing values are no numbers. */
 wf_status wf_nc_find(wf_nc *file, const char *name, wf_nc_variable *variable) WF_NODISCARD;
 /* Returns true if the dimension of this name is unlimited, or its coordinate has units of time. */
 bool wf_nc_is_time(wf_nc *file, const char *dimension);

@@ -25,6 +25,7 @@ weft_test(datasets_mesh LEVEL datasets RANKS 1 2 4 6 8)
 weft_test(datasets_hdf5 LEVEL datasets RANKS 1 2 4)
 if(netcdf)
   weft_test(datasets_netcdf LEVEL datasets RANKS 1 2 4)
+  weft_test(datasets_netcdf_headers LEVEL datasets)
 endif()
 if(NOT BUILD_SHARED_LIBS) # its no_netcdf.c comes before the one of the library
   add_executable(netcdf_absent datasets/netcdf_absent.c ${PROJECT_SOURCE_DIR}/datasets/no_netcdf.c)

@@ -327,6 +327,87 @@ static void cut_files(void)
     }
 }
 
+/* --- Missing values ----------------------------------------------------------------------------------------------- */
+
+static void write_missing(const char *path)
+{
+    const unsigned char bytes[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const double several[9] = {1, 2, 3, 4, 6, 7, 7, 7, 7}, fill = 5;
+    int f, dim[2], v[4];
+    NC(nc_create(path, NC_CLOBBER | NC_NETCDF4, &f));
+    NC(nc_def_dim(f, "y", 2, &dim[0]));
+    NC(nc_def_dim(f, "x", 4, &dim[1]));
+    NC(nc_def_var(f, "none", NC_UBYTE, 2, dim, &v[0]));
+    NC(nc_def_var(f, "text", NC_UBYTE, 2, dim, &v[1]));
+    NC(nc_put_att_text(f, v[1], "missing_value", 1, "-"));
+    NC(nc_def_var(f, "eight", NC_FLOAT, 2, dim, &v[2]));
+    NC(nc_put_att_double(f, v[2], "_FillValue", NC_FLOAT, 1, &fill));
+    NC(nc_put_att_double(f, v[2], "missing_value", NC_DOUBLE, 8, several));
+    NC(nc_def_var(f, "nine", NC_SHORT, 2, dim, &v[3]));
+    NC(nc_put_att_double(f, v[3], "missing_value", NC_DOUBLE, 9, several));
+    NC(nc_enddef(f));
+    for (int i = 0; i < 4; i++)
+        NC(nc_put_var_uchar(f, v[i], bytes));
+    NC(nc_close(f));
+}
+
+static void missing_values(void)
+{
+    const float expected[16] = {0, -1, -1, -1, -1, -1, -1, -1, 1};
+    float x[16] = {0};
+    int n = 0;
+    if (rank == 0)
+        write_missing(in_folder("m.nc"));
+    WF_EXPECT_OK(wf_barrier(comm));
+    wf_dataset *d = wf_netcdf_dataset(ctx, in_folder("m.nc"), (wf_netcdf_opts){.variables = "none", .missing = -1});
+    WF_EXPECT_OK(wf_dataset_open(d));
+    WF_EXPECT_OK(wf_dataset_read(d, 0, &(wf_sample_key){0}, x, NULL));
+    WF_EXPECT(x[0] == 0 && x[7] == 7, "from %g to %g", (double)x[0], (double)x[7]);
+    wf_dataset_free(d);
+    d = wf_netcdf_dataset(ctx, in_folder("m.nc"), (wf_netcdf_opts){.variables = "eight", .mask = true, .missing = -1});
+    WF_EXPECT_OK(wf_dataset_open(d));
+    WF_EXPECT_OK(wf_dataset_read(d, 0, &(wf_sample_key){0}, x, NULL));
+    for (int i = 0; i < 16; i++)
+        WF_EXPECT(x[i] == expected[i], "element %d is %g, should be %g", i, (double)x[i], (double)expected[i]);
+    wf_dataset_free(d);
+    expect_refused("m.nc", (wf_netcdf_opts){.variables = "text"}, WF_ERR_FORMAT,
+                   "m.nc: missing_value of text is text: should be numbers");
+    expect_refused("m.nc", (wf_netcdf_opts){.variables = "nine"}, WF_ERR_FORMAT,
+                   "m.nc: missing_value of nine has 9 numbers: should be at most 8");
+    /* A list shows them all. */
+    WF_EXPECT_OK(wf_netcdf_each(in_folder("m.nc"), count_variable, &n));
+    WF_EXPECT(n == 4, "%d variables", n);
+}
+
+/* Element 0 is there at time 7, but at no time of its season, 1 and 4, of which the mean is made. */
+static void normalised_mask(void)
+{
+    static float x[2 * PLANE];
+    const float missing = -1e34f;
+    int f, wind;
+    make_once("k.nc", NC_CLOBBER, true);
+    if (rank == 0) {
+        NC(nc_open(in_folder("k.nc"), NC_WRITE, &f));
+        NC(nc_inq_varid(f, "WIND", &wind));
+        NC(nc_put_var1_float(f, wind, (size_t[]){1, 0, 0}, &missing));
+        NC(nc_put_var1_float(f, wind, (size_t[]){4, 0, 0}, &missing));
+        NC(nc_close(f));
+    }
+    WF_EXPECT_OK(wf_barrier(comm));
+    wf_dataset *d =
+        wf_netcdf_dataset(ctx, in_folder("k.nc"), (wf_netcdf_opts){.variables = "WIND", .mask = true, .missing = 77});
+    WF_EXPECT_OK(wf_dataset_open(d));
+    WF_EXPECT_OK(wf_dataset_read(d, 7, &(wf_sample_key){0}, x, NULL));
+    WF_EXPECT(x[0] != 77 && x[PLANE] == 1, "before: %g, mask %g", (double)x[0], (double)x[PLANE]);
+    WF_EXPECT_OK(wf_netcdf_normalise(comm, d, (wf_climatology_opts){.period = PERIOD, .first = FIRST, .last = LAST}));
+    WF_EXPECT_OK(wf_dataset_read(d, 7, &(wf_sample_key){0}, x, NULL));
+    WF_EXPECT(x[0] == 77, "without a mean: %g", (double)x[0]);
+    for (int i = 0; i < PLANE; i++)
+        WF_EXPECT(x[PLANE + i] == (x[i] == 77 ? 0 : 1), "element %d is %g, its mask %g", i, (double)x[i],
+                  (double)x[PLANE + i]);
+    wf_dataset_free(d);
+}
+
 static void bad_times(void)
 {
     make_once("t.nc", NC_CLOBBER, true);
@@ -389,6 +470,8 @@ static int run(int argc, char **argv)
                                                {"climatology", climatology},
                                                {"bad_files", bad_files},
                                                {"cut_files", cut_files},
+                                               {"missing_values", missing_values},
+                                               {"normalised_mask", normalised_mask},
                                                {"bad_times", bad_times},
                                                {0}});
     folder_remove();
