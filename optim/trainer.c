@@ -180,6 +180,49 @@ wf_status wf_trainer_set_checkpoint(wf_trainer *trainer, wf_checkpoint *checkpoi
     return WF_OK;
 }
 
+/* --- How long it is ----------------------------------------------------------------------------------------------- */
+
+/* Most epochs whose lengths are asked for at a time: a program without an end gives epochs by the billion. */
+enum { LOOKED_AHEAD = 4096 };
+
+/* sum + epochs * length, of numbers that are 0 or more; INT64_MAX for a larger one. */
+static int64_t add_epochs(int64_t sum, int64_t epochs, int64_t length)
+{
+    int64_t more = 0;
+    const bool over = __builtin_mul_overflow(epochs, length, &more) || __builtin_add_overflow(sum, more, &sum);
+    return over ? INT64_MAX : sum;
+}
+
+/* The last iteration of the last epoch. Epochs further ahead than LOOKED_AHEAD count as long as the last one before
+ * them; the number becomes exact when the run comes near its end. Epochs beyond `most` iterations are not asked for. */
+static int64_t end_of_epochs(const wf_trainer *t, int64_t most)
+{
+    int64_t sum = t->iteration - t->index, length = t->opts.epoch_length, e = t->epoch;
+    if (t->opts.length_at)
+        for (; e < t->opts.epochs && e - t->epoch < LOOKED_AHEAD && sum < most; e++) {
+            length = length_of(t, e);
+            sum = add_epochs(sum, 1, length);
+        }
+    return e < t->opts.epochs ? add_epochs(sum, t->opts.epochs - e, length) : sum;
+}
+
+/* The total changes with the epoch alone, so steps in between do not compute it. */
+static void count_total(wf_trainer *t)
+{
+    const wf_trainer_opts *o = &t->opts;
+    const int64_t most = o->iterations > 0 ? o->iterations : INT64_MAX;
+    t->total = o->iterations;
+    if (o->epochs == 0)
+        return;
+    const int64_t epochs = end_of_epochs(t, most);
+    t->total = epochs < most ? epochs : most;
+}
+
+int64_t wf_trainer_total(const wf_trainer *t)
+{
+    return t->stopping ? t->iteration : t->total;
+}
+
 /* --- State -------------------------------------------------------------------------------------------------------- */
 
 /* Rounds the place in an epoch of another length as wf_iter_archive does. */
@@ -195,6 +238,7 @@ static wf_status set_place(wf_trainer *t, int64_t length)
         t->index = 0;
         t->epoch++;
     }
+    count_total(t);
     return WF_OK;
 }
 
@@ -254,19 +298,6 @@ static bool ended(const wf_trainer *t)
     const wf_trainer_opts *o = &t->opts;
     return t->stopping || wf_trainer_time_over(t) || (o->iterations > 0 && t->iteration >= o->iterations) ||
            (o->epochs > 0 && t->epoch >= o->epochs);
-}
-
-int64_t wf_trainer_total(const wf_trainer *t)
-{
-    const wf_trainer_opts *o = &t->opts;
-    if (t->stopping)
-        return t->iteration;
-    int64_t epochs = t->iteration - t->index;
-    for (int64_t e = t->epoch; o->length_at && e < o->epochs; e++)
-        epochs += length_of(t, e);
-    if (!o->length_at)
-        epochs += (o->epochs - t->epoch) * o->epoch_length;
-    return o->epochs > 0 && (o->iterations == 0 || epochs < o->iterations) ? epochs : o->iterations;
 }
 
 static bool due(const wf_trainer *t, wf_when when, bool last)
@@ -343,6 +374,7 @@ static void count_iteration(wf_trainer *t)
     if (t->epoch_ended) {
         t->index = 0;
         t->epoch++;
+        count_total(t);
     }
 }
 
@@ -367,6 +399,7 @@ static wf_status run_training(wf_trainer *t)
     t->begun = t->iteration;
     t->samples = 0;
     t->paused = 0;
+    count_total(t);
     t->reports = (wf_trainer_shown){.since = t->start, .step = t->iteration};
     WF_TRY(wf_trainer_share_begin(t));
     wf_trainer_progress_begin(t);

@@ -70,6 +70,7 @@ struct wf_trainer {
     int64_t iteration, epoch, index; /* index: iterations made of the epoch */
     int64_t reported;                /* the iteration of the last report */
     bool epoch_ended;                /* by the last iteration */
+    int64_t total;                   /* the iteration after which the run ends; 0: time alone bounds it */
     bool stopping;                   /* the run is to end; the same on all ranks */
     bool asked;                      /* this rank asks for it */
     bool left;

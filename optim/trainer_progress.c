@@ -76,7 +76,8 @@ static void append(char *text, const char *format, ...)
 
 static void append_time(char *text, double seconds)
 {
-    const long long s = seconds > 0 ? (long long)(seconds + 0.5) : 0;
+    /* Runs without an end but by other means: more seconds than a long long holds. */
+    const long long s = seconds > 0 ? (long long)fmin(seconds + 0.5, 1e15) : 0;
     if (s >= 3600)
         append(text, "  %lld:%02lld:%02lld left", s / 3600, s / 60 % 60, s % 60);
     else

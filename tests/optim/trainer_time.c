@@ -169,6 +169,47 @@ static void misuse(void)
     wf_trainer_free(t);
 }
 
+static int64_t asked; /* lengths of epochs */
+
+static int64_t two_steps(void *user, int64_t epoch)
+{
+    asked++;
+    return user ? *(const int64_t *)user : 2;
+}
+
+static wf_status stop_soon(wf_trainer *trainer, void *user)
+{
+    if (wf_trainer_iteration(trainer) == 20)
+        wf_trainer_stop(trainer);
+    return WF_OK;
+}
+
+/* A run without an end but by other means: epochs are not all counted, and not in every step. */
+static void endless_epochs(void)
+{
+    int64_t long_epoch = INT64_MAX / 3;
+    for (int k = 0; k < 4; k++) {
+        notes n = {0};
+        asked = 0;
+        wf_trainer *t = wf_trainer_new(comm, quick_step, &n,
+                                       (wf_trainer_opts){.length_at = two_steps,
+                                                         .length_user = k == 2 ? &long_epoch : NULL,
+                                                         .epochs = k ? INT64_MAX : 10000000,
+                                                         .iterations = k == 3 ? 100 : 0,
+                                                         .report = {.iterations = 1}});
+        WF_EXPECT_OK(wf_trainer_add_hook(t, "stop", stop_soon, NULL, (wf_when){.iterations = 1}));
+        WF_EXPECT_OK(wf_trainer_run(t));
+        const int64_t most = k == 3 ? 11 * 52 + 100 : 11 * 4096 + 100;
+        WF_EXPECT(asked < most, "%lld lengths were asked for in %d iterations: should be below %lld", (long long)asked,
+                  n.n, (long long)most);
+        const double share = n.share[n.n - 1], should = k == 3 ? (n.n - 1) / 100.0 : 0;
+        WF_EXPECT(fabs(share - should) < 1e-5, "share %g before iteration %d: should be %g", share, n.n, should);
+        wf_trainer_free(t);
+        if (asked >= most)
+            return; /* the next run would not end */
+    }
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
@@ -180,6 +221,7 @@ static int on_ranks(int argc, char **argv)
                                                {"shows_what_is_left", shows_what_is_left},
                                                {"ranks_differ", ranks_differ},
                                                {"misuse", misuse},
+                                               {"endless_epochs", endless_epochs},
                                                {0}});
     return ranks_close(failed);
 }
