@@ -312,8 +312,27 @@ static wf_status fill_slot(wf_iter *iter, wf_slot *slot)
     return WF_OK;
 }
 
+/* The threads are stopped first: they advance the batcher and write to the slots. */
+static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
+{
+    wf_loader_stop(iter);
+    WF_TRY(mark_read(iter));
+    for (int s = 0; s < iter->slot_count && iter->given > 0; s++)
+        WF_TRY(wait_copied(iter->ctx, &iter->slots[s]));
+    iter->given = 0;
+    iter->epoch = iter->next_epoch = epoch;
+    iter->next_index = index;
+    if (iter->depth > 0)
+        return wf_loader_start(iter); /* which seeks, too */
+    wf_batcher_seek(&iter->batcher, epoch, index);
+    return WF_OK;
+}
+
 static wf_status take_slot(wf_iter *iter, wf_slot **slot)
 {
+    /* The threads of an earlier seek did not start. */
+    if (iter->depth > 0 && !iter->loader)
+        WF_TRY(seek(iter, iter->next_epoch, iter->next_index));
     WF_TRY(mark_read(iter));
     if (iter->loader) {
         if (iter->given > 0) { /* the threads will write there */
@@ -394,22 +413,30 @@ static wf_status next_batch(wf_iter *iter, wf_batch *batch)
     return WF_OK;
 }
 
-/* A file or a sample is broken on the rank that reads it, while the others train on. This is the one place that tells
- * them; readers and transforms return their errors and no more. What opening refuses is the same on all ranks, or was
- * agreed on when the data set was scattered, so it leaves the communicator alive. */
+/* Options and shapes that opening refuses are refused on all ranks alike, which leaves the communicator alive. */
+static bool is_refused_alike(wf_status opening)
+{
+    return opening == WF_OK || opening == WF_ERR_ARGUMENT || opening == WF_ERR_SHAPE || opening == WF_ERR_DTYPE ||
+           opening == WF_ERR_UNSUPPORTED;
+}
+
+/* A file or a sample is broken on the rank that reads it, or its memory or its threads do not suffice, while the others
+ * train on. This is the one place that tells them; readers and transforms return their errors and no more. */
 wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
 {
     WF_NEED(iter);
     WF_NEED(batch);
     WF_TRY(wf_ctx_forbid_capture(iter->ctx, "fetch its batch",
                                  "fetch it between runs and assign it to a tensor of the step's"));
-    WF_TRY(open_once(iter));
+    const wf_status opening = open_once(iter);
+    const wf_mesh *mesh = iter->streamed ? iter->streamed->mesh : iter->batcher.dataset->mesh;
+    if (opening != WF_OK)
+        return mesh && !is_refused_alike(opening) ? wf_comm_post_failure(wf_mesh_world(mesh), opening) : opening;
     const int64_t start_ns = iter->ctx->profile ? wf_profile_clock() : 0;
     const wf_status status = iter->streamed ? wf_streamed_batch(iter, batch) : next_batch(iter, batch);
     if (iter->ctx->profile)
         wf_profile_add(iter->ctx->profile, WF_PROFILE_INPUT, "next batch",
                        &(wf_profile_event){.start_ns = start_ns, .end_ns = wf_profile_clock()});
-    const wf_mesh *mesh = iter->streamed ? iter->streamed->mesh : iter->batcher.dataset->mesh;
     return mesh ? wf_comm_post_failure(wf_mesh_world(mesh), status) : status;
 }
 
@@ -432,21 +459,6 @@ int64_t wf_iter_epoch_length(wf_iter *iter)
 }
 
 /* --- Where it is -------------------------------------------------------------------------------------------------- */
-
-/* The threads are stopped first: they advance the batcher and write to the slots. */
-static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
-{
-    wf_loader_stop(iter);
-    WF_TRY(mark_read(iter));
-    atomic_store(&iter->batcher.stop, false);
-    for (int s = 0; s < iter->slot_count && iter->given > 0; s++)
-        WF_TRY(wait_copied(iter->ctx, &iter->slots[s]));
-    wf_batcher_seek(&iter->batcher, epoch, index);
-    iter->given = 0;
-    iter->epoch = iter->next_epoch = epoch;
-    iter->next_index = index;
-    return iter->depth > 0 ? wf_loader_start(iter) : WF_OK;
-}
 
 /* value * factor / divisor, rounded down, of numbers that are 0 or more, for value <= divisor. */
 static int64_t share_of(int64_t value, int64_t factor, int64_t divisor)
@@ -484,14 +496,19 @@ static int64_t index_of(const wf_iter *iter, const wf_iter_place *p)
     return batch_of(b, p->epoch, p->total == total ? p->samples : share_of(p->samples, total, p->total));
 }
 
-static wf_status load(wf_iter *iter, const wf_iter_place *p)
+static wf_status check_place(const wf_iter_place *p)
 {
-    int64_t epoch = p->epoch;
-    WF_CHECK(epoch >= 0 && epoch < INT64_MAX && p->length >= 0 && p->index >= 0 && p->index <= p->length &&
+    WF_CHECK(p->epoch >= 0 && p->epoch < INT64_MAX && p->length >= 0 && p->index >= 0 && p->index <= p->length &&
                  (p->total < 0 || (p->samples >= 0 && p->samples <= p->total)),
              WF_ERR_FORMAT, "the archive holds batch %lld of %lld, after sample %lld of %lld, in epoch %lld",
-             (long long)p->index, (long long)p->length, (long long)p->samples, (long long)p->total, (long long)epoch);
-    int64_t index = index_of(iter, p);
+             (long long)p->index, (long long)p->length, (long long)p->samples, (long long)p->total,
+             (long long)p->epoch);
+    return WF_OK;
+}
+
+static wf_status load(wf_iter *iter, const wf_iter_place *p)
+{
+    int64_t epoch = p->epoch, index = index_of(iter, p);
     if (index >= wf_batcher_length(&iter->batcher, epoch) && !iter->batcher.opts.once) {
         index = 0;
         epoch++;
@@ -524,6 +541,8 @@ wf_status wf_iter_place_set(wf_iter *iter, const wf_iter_place *place)
     if (iter->streamed)
         return wf_streamed_place_set(iter, place);
     WF_TRY(open_once(iter));
+    /* An archive that is refused leaves the iterator where it is. */
+    WF_TRY(check_place(place));
     wf_loader_stop(iter);
     /* The threads, which shuffle by the seed, have been stopped. */
     iter->batcher.seed = (uint64_t)place->seed;

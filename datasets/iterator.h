@@ -40,8 +40,8 @@ typedef struct wf_batch {
     int64_t epoch;   /* of this batch, from 0 */
     int64_t index;   /* of this batch in its epoch */
     bool last;       /* the last of its epoch */
-    /* All of the batch by name: "x" and "labels", or the fields of wf_collate in their order. With those, x is the
-     * first input and labels the first target; both may be NULL. */
+    /* All of the batch by name: "x" and "labels", of wf_streamed_batches "x" and "target", or the fields of wf_collate
+     * in their order. With the latter, x is the first input and labels the first target; both may be NULL. */
     int names;
     wf_batch_tensor named[WF_BATCH_FIELDS];
 } wf_batch;

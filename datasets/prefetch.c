@@ -112,7 +112,9 @@ static void fail_slot(wf_loader *l, wf_slot *slot, int64_t row)
     pthread_cond_broadcast(&l->work);
 }
 
-/* The thread that finishes the last rows of a batch collates it, while the others read the next one. */
+/* The thread that finishes the last rows of a batch collates it, while the others read the next one. It asks the flag
+ * that makes threads skip rows, which is set before l->stop: a thread that skipped its rows has seen it, and whoever
+ * locks after that thread sees it too. */
 static void finish_rows(wf_iter *iter, const piece *p, wf_status status, int64_t read)
 {
     wf_loader *l = iter->loader;
@@ -120,7 +122,8 @@ static void finish_rows(wf_iter *iter, const piece *p, wf_status status, int64_t
     pthread_mutex_lock(&l->mutex);
     if (status != WF_OK)
         fail_slot(l, slot, p->row[read].row);
-    if (iter->collates && slot->left == 0 && slot->flying == p->count && slot->status == WF_OK && !l->stop) {
+    if (iter->collates && slot->left == 0 && slot->flying == p->count && slot->status == WF_OK &&
+        !atomic_load(&iter->batcher.stop)) {
         pthread_mutex_unlock(&l->mutex);
         status = wf_collate_run(iter, slot);
         pthread_mutex_lock(&l->mutex);
@@ -177,6 +180,9 @@ wf_status wf_loader_start(wf_iter *iter)
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, NULL);
     iter->loader = l;
+    /* A start that failed has left the flag set and, by the threads that did start, the batcher further on. */
+    atomic_store(&iter->batcher.stop, false);
+    wf_batcher_seek(&iter->batcher, iter->next_epoch, iter->next_index);
     /* Signals stay with the program's own threads. */
     sigset_t all, before;
     sigfillset(&all);

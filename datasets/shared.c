@@ -220,6 +220,9 @@ static uint64_t hash_options(const wf_batch_opts *opts)
         hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->grows[i].epoch), (uint64_t)opts->grows[i].size);
     for (const wf_batch_field *f = opts->collate.fields; f && f->name; f++) {
         hash = wf_hash_u64(wf_hash_text(hash, f->name), (uint64_t)f->dtype * 4 + f->varies * 2U + f->target);
+        uint64_t pad = 0; /* its bits: they fill memory that ranks should have alike */
+        memcpy(&pad, &f->pad, sizeof pad);
+        hash = wf_hash_u64(hash, pad);
         for (int d = 0; d < f->shape.rank; d++)
             hash = wf_hash_u64(hash, (uint64_t)f->shape.dim[d]);
     }
@@ -238,7 +241,7 @@ static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
     WF_TRY_OUT(wf_agree_status(comm, status));
     const order mine = {.count = dataset->info.count,
                         .size = opts->size,
-                        .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once,
+                        .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once + 8 * opts->raw,
                         .options = hash_options(opts),
                         .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};
     WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, all));

@@ -114,6 +114,8 @@ wf_iter *wf_streamed_batches(const wf_mesh *mesh, wf_streamed_opts opts)
     if (!iter || !streamed) {
         free(iter);
         free(streamed);
+        /* The agreement is over, and the other ranks go on with their iterators. */
+        wf_comm_post_failure(wf_mesh_world(mesh), wf_error_code());
         return wf_error_null();
     }
     *streamed = (wf_streamed){.mesh = mesh, .opts = opts};
@@ -194,6 +196,10 @@ wf_status wf_streamed_batch(wf_iter *iter, wf_batch *batch)
                         .epoch = length ? (s->given - 1) / length : 0,
                         .index = index,
                         .last = length && index + 1 == length};
+    /* Not by wf_batch_name: the target of a stream is no label. */
+    batch->named[batch->names++] = (wf_batch_tensor){.name = "x", .tensor = s->x};
+    if (s->target)
+        batch->named[batch->names++] = (wf_batch_tensor){.name = "target", .tensor = s->target, .target = true};
     iter->epoch = length ? s->given / length : 0;
     return WF_OK;
 }
@@ -219,6 +225,9 @@ wf_status wf_streamed_place_set(wf_iter *iter, const wf_iter_place *place)
     WF_CHECK(place->length == length, WF_ERR_FORMAT,
              "the archive holds the place of a stream with %lld batches an epoch: should be %lld",
              (long long)place->length, (long long)length);
+    WF_CHECK(!length || place->epoch < INT64_MAX / length, WF_ERR_FORMAT,
+             "the archive holds epoch %lld of a stream with %lld batches an epoch: should be below %lld",
+             (long long)place->epoch, (long long)length, (long long)(INT64_MAX / length));
     iter->epoch = place->epoch;
     s->given = length ? place->epoch * length + place->index : place->index;
     return WF_OK;

@@ -34,6 +34,9 @@ if(NOT BUILD_SHARED_LIBS) # its no_netcdf.c comes before the one of the library
   add_test(NAME netcdf_absent COMMAND netcdf_absent)
   weft_test_properties(netcdf_absent 1 60)
 endif()
+foreach(test datasets_prefetch datasets_mesh) # by failing_threads.h
+  target_link_libraries(${test} PRIVATE ${CMAKE_DL_LIBS})
+endforeach()
 weft_test(datasets_h5py LEVEL datasets)
 weft_test(data_tool LEVEL datasets ENVIRONMENT "WF_DATA=$<TARGET_FILE:wf-data>")
 add_dependencies(data_tool wf-data)

@@ -3,6 +3,7 @@
  */
 #include "comm/mesh_author.h"
 #include "datasets/datasets.h"
+#include "tests/datasets/failing_threads.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
 
@@ -262,6 +263,28 @@ static void failures(void)
     wf_mesh_close(mesh);
 }
 
+/* The last rank cannot start its thread: the others are told of it in their next collective. */
+static void one_rank_cannot_open(void)
+{
+    wf_comm *child = wf_comm_split(comm, 0, 0);
+    wf_mesh *mesh = wf_mesh_open(child, (wf_mesh_opts){.data = size});
+    wf_dataset *d = wf_mesh_scatter_dataset(mesh, numbered(9), (wf_scatter_opts){.each_reads = true});
+    wf_iter *iter = wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 2}), 2);
+    wf_batch b;
+    allow_threads(rank == size - 1 ? 0 : -1);
+    wf_status status = wf_iter_next(iter, &b);
+    allow_threads(-1);
+    if (rank < size - 1 && status == WF_OK)
+        status = wf_barrier(child);
+    WF_EXPECT(status == WF_ERR_MEMORY && strstr(wf_error_message(), "cannot start thread 1 of 1"), "%s, \"%s\"",
+              wf_status_name(status), wf_error_message());
+    wf_error_clear();
+    wf_iter_free(iter);
+    wf_mesh_close(mesh);
+    if (wf_comm_close(child) != WF_OK)
+        wf_error_clear();
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
@@ -271,6 +294,7 @@ static int on_ranks(int argc, char **argv)
                                                {"serial_batches", serial_batches},
                                                {"sent_and_read_alike", sent_and_read_alike},
                                                {"failures", failures},
+                                               {"one_rank_cannot_open", one_rank_cannot_open},
                                                {0}});
     return ranks_close(failed);
 }

@@ -1,8 +1,10 @@
 /* Batches that threads make ahead: they are those of the iterator alone, for any number of threads. */
+#include "core/archive.h"
 #include "datasets/dataset_author.h"
 #include "datasets/datasets.h"
 #include "tests/datasets/datasets_files.h"
 #include "tests/datasets/datasets_iter.h"
+#include "tests/datasets/failing_threads.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -201,6 +203,104 @@ static void readers_meet(void)
     }
 }
 
+static void expect_next(wf_iter *plain, wf_iter *ahead, int batches, const char *when)
+{
+    for (int k = 0; k < batches; k++) {
+        wf_batch a = {0}, b = {0};
+        float x[5 * 192] = {0}, y[5 * 192] = {0};
+        WF_EXPECT_OK(wf_iter_next(plain, &a));
+        WF_EXPECT_OK(wf_iter_next(ahead, &b));
+        WF_EXPECT(a.size == b.size && a.epoch == b.epoch && a.index == b.index, "%s: batch %d is %lld of epoch %lld",
+                  when, k, (long long)b.index, (long long)b.epoch);
+        WF_EXPECT_OK(wf_tensor_export(a.x, x, wf_tensor_bytes(a.x)));
+        WF_EXPECT(b.x && a.size == b.size && wf_tensor_export(b.x, y, wf_tensor_bytes(b.x)) == WF_OK &&
+                      memcmp(x, y, sizeof x) == 0,
+                  "%s: batch %d differs", when, k);
+    }
+}
+
+/* Threads that the system does not start, at the first batch and after an archive: the error says so, and the batches
+ * of a later call are those of the iterator alone, though threads that did start have begun some. */
+static void threads_refused(void)
+{
+    const wf_batch_opts opts = {.size = 5, .shuffle = true};
+    for (int started = 0; started < 3; started++) {
+        wf_batch b;
+        wf_iter *plain = wf_batches(augmented(37), opts);
+        wf_iter *ahead = wf_prefetch_with(wf_batches(augmented(37), opts), (wf_prefetch_opts){.workers = 3});
+        wf_archive *archive = wf_archive_memory(ctx);
+        for (int again = 0; again < 2; again++) {
+            allow_threads(started);
+            TEST_FAILS(WF_ERR_MEMORY, wf_iter_next(ahead, &b), "cannot start thread", "of 3");
+        }
+        allow_threads(-1);
+        expect_next(plain, ahead, 11, "after a start that failed");
+        WF_EXPECT_OK(wf_iter_visit(plain, archive));
+        WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+        expect_next(plain, ahead, 3, "before the archive");
+        allow_threads(started);
+        TEST_FAILS(WF_ERR_MEMORY, wf_iter_visit(ahead, archive), "cannot start thread", "of 3");
+        allow_threads(-1);
+        WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+        WF_EXPECT_OK(wf_iter_visit(plain, archive));
+        expect_next(plain, ahead, 9, "after an archive");
+        wf_archive_free(archive);
+        wf_iter_free(plain);
+        wf_iter_free(ahead);
+    }
+}
+
+/* A place that is refused moves nothing: no batch is left out, and the order stays that of the iterator's seed. */
+static void place_refused(void)
+{
+    const wf_batch_opts opts = {.size = 5, .shuffle = true};
+    for (int depth = 0; depth < 2; depth++) {
+        int64_t epoch = -1, index = 0, length = 8, seed = 12345;
+        wf_iter *plain = wf_batches(augmented(37), opts), *iter = wf_batches(augmented(37), opts);
+        iter = depth ? wf_prefetch(iter, depth) : iter;
+        wf_archive *archive = wf_archive_memory(ctx);
+        WF_EXPECT_OK(wf_archive_i64(archive, "epoch", &epoch));
+        WF_EXPECT_OK(wf_archive_i64(archive, "index", &index));
+        WF_EXPECT_OK(wf_archive_i64(archive, "length", &length));
+        WF_EXPECT_OK(wf_archive_i64(archive, "seed", &seed));
+        WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+        expect_next(plain, iter, 3, "before the archive");
+        TEST_FAILS(WF_ERR_FORMAT, wf_iter_visit(iter, archive), "the archive holds batch 0 of 8", "in epoch -1");
+        expect_next(plain, iter, 9, "after an archive that is refused");
+        wf_archive_free(archive);
+        wf_iter_free(plain);
+        wf_iter_free(iter);
+    }
+}
+
+static atomic_int unread;
+
+/* Sample i of the batches is sample i of the data set, and x is its number. */
+static wf_status count_unread(void *user, const wf_batch_samples *in, wf_batch_rows *rows)
+{
+    for (int64_t i = 0; i < in->count; i++)
+        atomic_fetch_add(&unread,
+                         in->number[i] != in->index * 10 + i || ((const float *)in->x)[i] != (float)in->number[i]);
+    *(float *)rows[0].data = 0;
+    return WF_OK;
+}
+
+/* The function of the program sees no batch whose rows were skipped because the iterator was freed. */
+static void freed_in_a_batch(void)
+{
+    static const wf_batch_field fields[] = {{.name = "x", .dtype = WF_F32}, {0}};
+    const wf_batch_opts opts = {.size = 10, .collate = {.function = count_unread, .fields = fields}};
+    for (int k = 0; k < 12; k++) {
+        wf_batch b;
+        wf_iter *iter =
+            wf_prefetch_with(wf_batches(flawed_new(20), opts), (wf_prefetch_opts){.depth = 3, .workers = 1 + k % 3});
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+        nanosleep(&(struct timespec){.tv_nsec = 100000 * k}, NULL);
+        wf_iter_free(iter);
+        WF_EXPECT(atomic_load(&unread) == 0, "%d samples that were never read were collated", atomic_load(&unread));
+    }
+}
+
 static void errors(void)
 {
     for (int workers = 0; workers < 4; workers++) {
@@ -266,6 +366,9 @@ int main(int argc, char **argv)
                                                {"collated", collated},
                                                {"prefetch_ends", prefetch_ends},
                                                {"readers_meet", readers_meet},
+                                               {"threads_refused", threads_refused},
+                                               {"place_refused", place_refused},
+                                               {"freed_in_a_batch", freed_in_a_batch},
                                                {"errors", errors},
                                                {"no_allocation", no_allocation},
                                                {0}});

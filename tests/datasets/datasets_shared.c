@@ -1,6 +1,7 @@
 /* Shared batches: sent by one rank, or read by each in one order. Streamed ones: the memory of a program that computes,
  * cut at bounds of its own. */
 #include "comm/comm.h"
+#include "core/archive.h"
 #include "core/core.h"
 #include "core/tensor_author.h"
 #include "datasets/datasets.h"
@@ -147,17 +148,32 @@ static void same_order(void)
     wf_iter_free(iter);
 }
 
+static void expect_different(int64_t samples, wf_batch_opts opts, const char *text)
+{
+    wf_comm *child = wf_comm_split(comm, 0, 0);
+    wf_iter *iter = wf_synchronized_batches(child, numbered(samples), opts);
+    WF_EXPECT(!iter && wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), text), "%s",
+              wf_error_message());
+    wf_error_clear();
+    wf_iter_free(iter);
+    if (child && wf_comm_close(child) != WF_OK)
+        wf_error_clear();
+}
+
+static wf_status no_rows(void *user, const wf_batch_samples *in, wf_batch_rows *rows)
+{
+    return WF_OK;
+}
+
 static void different(void)
 {
     if (size == 1)
         return;
-    wf_comm *child = wf_comm_split(comm, 0, 0);
-    wf_iter *iter = wf_synchronized_batches(child, numbered(rank == 1 ? 7 : SAMPLES), (wf_batch_opts){.size = BATCH});
-    WF_EXPECT(!iter && wf_error_code() == WF_ERR_ARGUMENT && strstr(wf_error_message(), "7 on rank 1"), "%s",
-              wf_error_message());
-    wf_error_clear();
-    if (child && wf_comm_close(child) != WF_OK)
-        wf_error_clear();
+    const wf_batch_field padded[] = {{.name = "x", .dtype = WF_F32, .pad = rank == 1 ? 0.5 : 0}, {0}};
+    expect_different(rank == 1 ? 7 : SAMPLES, (wf_batch_opts){.size = BATCH}, "7 on rank 1");
+    expect_different(SAMPLES, (wf_batch_opts){.size = BATCH, .raw = rank == 1}, "other options on rank 1");
+    expect_different(SAMPLES, (wf_batch_opts){.size = BATCH, .collate = {.function = no_rows, .fields = padded}},
+                     "other options on rank 1");
 }
 
 /* --- Streamed batches: fields [1,2,ROWS,3] of which the first rank has one row and the last of three or more none ---
@@ -243,6 +259,10 @@ static void expect_streamed(const solver *s, const wf_batch *b, int64_t index)
                   wf_tensor_layout(b->target).box.lo[2] == is.box.lo[2],
               "rows [%lld,%lld): should be [%lld,%lld)", (long long)is.box.lo[2], (long long)is.box.hi[2],
               (long long)s->bounds[rank], (long long)s->bounds[rank + 1]);
+    WF_EXPECT(b->names == 2 && wf_batch_get(b, "x") == b->x && wf_batch_get(b, "target") == b->target &&
+                  !b->named[0].target && b->named[1].target,
+              "%d names: %s", b->names, wf_error_message());
+    wf_error_clear();
     float x[ROWS * ROW], target[ROWS * ROW]; /* by channels, as exports are */
     WF_EXPECT_OK(wf_tensor_export(b->x, x, wf_tensor_bytes(b->x)));
     WF_EXPECT_OK(wf_tensor_export(b->target, target, wf_tensor_bytes(b->target)));
@@ -289,6 +309,32 @@ static void streamed(void)
     WF_EXPECT(s.asked == 4 && b.epoch == 1 && b.index == 1, "batch %lld after that of the archive", (long long)s.asked);
     wf_archive_free(archive);
     wf_iter_free(iter);
+    solver_close(&s);
+    wf_mesh_close(mesh);
+}
+
+/* A stream lies on all ranks already, and a place beyond the last batch that can be counted is refused. */
+static void streams_refuse(void)
+{
+    solver s;
+    wf_batch b = {0};
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    solver_open(&s, mesh);
+    int64_t epoch = INT64_MAX / 2, index = 1, length = LONGEST, seed = 0;
+    wf_archive *archive = wf_archive_memory(ctx);
+    WF_EXPECT_OK(wf_archive_i64(archive, "epoch", &epoch));
+    WF_EXPECT_OK(wf_archive_i64(archive, "index", &index));
+    WF_EXPECT_OK(wf_archive_i64(archive, "length", &length));
+    WF_EXPECT_OK(wf_archive_i64(archive, "seed", &seed));
+    WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+    wf_iter *iter = wf_streamed_batches(mesh, stream_of(&s));
+    WF_EXPECT_ERROR(WF_ERR_FORMAT, wf_iter_visit(iter, archive));
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    expect_streamed(&s, &b, 0);
+    wf_shared_iter *shared = wf_shared_batches(comm, iter, 0);
+    WF_EXPECT_ERROR(WF_ERR_UNSUPPORTED, wf_shared_next(shared, &b));
+    wf_shared_free(shared);
+    wf_archive_free(archive);
     solver_close(&s);
     wf_mesh_close(mesh);
 }
@@ -425,6 +471,7 @@ static int on_ranks(int argc, char **argv)
                                                {"same_order", same_order},
                                                {"different", different},
                                                {"streamed", streamed},
+                                               {"streams_refuse", streams_refuse},
                                                {"stream_waits", stream_waits},
                                                {"stream_fails", stream_fails},
                                                {"streams_differ", streams_differ},
