@@ -312,6 +312,8 @@ static wf_status train_prepared(fitting *f, wf_prepare_opts prepare)
              "wf_fit: best, patience and watch need a data set to test on");
     WF_TRY(wf_agree_status(f->comm, check_samples(f)));
     f->epoch_steps = steps_at(f, 0);
+    /* Ranks with different numbers of steps between saves would wait for each other for ever. */
+    WF_TRY(wf_agree_status(f->comm, f->epoch_steps > 0 ? WF_OK : wf_error_code()));
     f->tape = wf_tape_new(wf_comm_ctx(f->comm));
     WF_TRY(wf_agree_status(f->comm, wf_check(f->tape)));
     WF_TRY(wf_agree_status(f->comm, wire_trainer(f)));

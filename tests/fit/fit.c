@@ -4,6 +4,7 @@
 #include "datasets/datasets.h"
 #include "layers/layers.h"
 #include "layers/save.h"
+#include "tests/datasets/failing_threads.h"
 #include "tests/file/folder.h"
 
 #include <fcntl.h>
@@ -557,6 +558,21 @@ static void refuses(void)
     ctx = wf_comm_ctx(comm);
 }
 
+/* The last rank cannot start the thread of its batches. All ranks say so, and the communicator lives. */
+static void one_rank_without_threads(void)
+{
+    wf_layer *model = model_new(ctx, true);
+    wf_fit_opts o = fit_of(model);
+    folder_make();
+    o.checkpoints = folder;
+    allow_threads(rank == size - 1 ? 0 : -1);
+    WF_EXPECT_ERROR(WF_ERR_MEMORY, wf_fit(comm, o, NULL));
+    allow_threads(-1);
+    WF_EXPECT_OK(wf_barrier(comm));
+    folder_remove();
+    wf_layer_free(model);
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
@@ -573,6 +589,7 @@ static int on_ranks(int argc, char **argv)
                                                {"keeps_best", keeps_best},
                                                {"shows", shows},
                                                {"refuses", refuses},
+                                               {"one_rank_without_threads", one_rank_without_threads},
                                                {0}}));
 }
 
