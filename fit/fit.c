@@ -141,7 +141,10 @@ static wf_status evaluate_batches(fitting *f, wf_trainer *trainer)
 {
     const double ranks = wf_comm_size(f->comm);
     WF_TRY(wf_tape_set_mode(f->tape, WF_EVAL));
-    for (int64_t left = wf_iter_epoch_length(f->data.test); left > 0; left--) {
+    const int64_t length = wf_iter_epoch_length(f->data.test);
+    /* Without batches the others would wait for a rank that could not open its own. */
+    WF_TRY(wf_agree_status(f->comm, length > 0 ? WF_OK : wf_error_pending()));
+    for (int64_t left = length; left > 0; left--) {
         wf_batch b;
         wf_var *scores = NULL, *loss = NULL;
         WF_TRY(take_batch(f, f->data.test, &b, &scores, &loss));

@@ -2,6 +2,7 @@
  * run that is over in trainer_share.c, what is shown in trainer_progress.c. */
 #include "core/archive.h"
 #include "core/log.h"
+#include "core/status_author.h"
 #include "optim/profiler_impl.h"
 #include "optim/trainer_impl.h"
 
@@ -228,10 +229,10 @@ int64_t wf_trainer_total(const wf_trainer *t)
 /* Rounds the place in an epoch of another length as wf_iter_archive does. */
 static wf_status set_place(wf_trainer *t, int64_t length)
 {
-    const int64_t own = length_of(t, t->epoch);
     WF_CHECK(t->iteration >= 0 && t->epoch >= 0 && t->index >= 0 && length >= 0 && t->log_bytes >= 0, WF_ERR_FORMAT,
              "the archive holds iteration %lld, epoch %lld and place %lld of %lld in it", (long long)t->iteration,
              (long long)t->epoch, (long long)t->index, (long long)length);
+    const int64_t own = length_of(t, t->epoch);
     if (own > 0 && length > 0 && own != length)
         t->index = (int64_t)((double)t->index / (double)length * (double)own);
     if (own > 0 && t->index >= own) {
@@ -428,6 +429,8 @@ static wf_status run_measured(wf_trainer *t)
 wf_status wf_trainer_run(wf_trainer *trainer)
 {
     wf_trainer *t = trainer;
+    wf_status kept;
+    char message[1024];
     WF_NEED(t);
     WF_CHECK(t->start == 0, WF_ERR_STATE, "a step or a hook runs the trainer that runs it");
     WF_TRY(wf_trainer_try_paths(t));
@@ -438,7 +441,10 @@ wf_status wf_trainer_run(wf_trainer *trainer)
     t->before = wf_trainer_seconds(t);
     t->start = 0;
     wf_trainer_progress_end(t);
-    wf_trainer_log_close(t);
+    wf_error_save(&kept, message, sizeof message);
+    wf_trainer_log_close(t); /* a file that cannot be closed is a warning, and may not hide the error of the run */
+    if (status != WF_OK && wf_error_code() != status)
+        WF_FAIL(status, "%s", message);
     if (status != WF_OK || t->lost == WF_OK)
         return status;
     WF_FAIL(t->lost, "%s", t->lost_message);
