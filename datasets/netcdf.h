@@ -6,8 +6,8 @@
  *
  * A sample is f32 [channels,rows,columns]. Its channels are, for each of its frames in the order of time, the variables
  * in the order of their names here, each with its levels. Numbers are unpacked: scale_factor times what is stored, plus
- * add_offset. Elements that are _FillValue or missing_value (each up to 8 numbers), or, without _FillValue, the default
- * fill value of their type, are missing.
+ * add_offset. Integers whose _Unsigned is "true" are unsigned. Elements that are _FillValue or missing_value (each up
+ * to 8 numbers), or, without _FillValue, the default fill value of their type, are missing.
  *
  * netCDF's library is not thread-safe, and calls HDF5. Weft holds the lock that it holds around HDF5 during every call.
  */

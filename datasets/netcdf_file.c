@@ -4,10 +4,12 @@
 #include "datasets/netcdf_impl.h"
 
 #include <errno.h>
+#include <math.h>
 #include <netcdf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 struct wf_nc {
@@ -109,6 +111,46 @@ static double number_attribute(const wf_nc *f, int variable, const char *name, d
     return is_number ? value : otherwise;
 }
 
+/* Reads an attribute that is text, or one string of netCDF-4, as Python's libraries write it. Returns false if there is
+ * none that fits into `size` bytes. */
+static bool read_words(const wf_nc *f, int id, const char *name, char *text, size_t size)
+{
+    size_t length = 0;
+    nc_type type = NC_NAT;
+    char *string = NULL;
+    if (nc_inq_att(f->id, id, name, &type, &length) != NC_NOERR)
+        return false;
+    if (type == NC_CHAR && length < size) {
+        text[length] = '\0';
+        return nc_get_att_text(f->id, id, name, text) == NC_NOERR;
+    }
+    if (type != NC_STRING || length != 1 || nc_get_att_string(f->id, id, name, &string) != NC_NOERR)
+        return false;
+    const bool fits = string && strlen(string) < size;
+    if (fits)
+        strcpy(text, string);
+    nc_free_string(1, &string);
+    return fits;
+}
+
+/* CDF-1 and CDF-2 have no unsigned types: _Unsigned = "true" says that a signed one stands for the unsigned one of its
+ * size, which `types` has in its next line. */
+static void apply_unsigned(const wf_nc *f, size_t type, wf_nc_variable *v)
+{
+    char text[8] = "";
+    if (*types[type].name != 'i' || !read_words(f, v->id, "_Unsigned", text, sizeof text) ||
+        strcasecmp(text, "true") != 0)
+        return;
+    v->type = types[type + 1].name;
+    v->wrap = ldexp(1, atoi(types[type].name + 1));
+}
+
+static void wrap_negative(const wf_nc_variable *v, int64_t count, double *values)
+{
+    for (int64_t i = 0; v->wrap > 0 && i < count; i++)
+        values[i] += values[i] < 0 ? v->wrap : 0;
+}
+
 /* Adds the numbers of an attribute to those that mean "missing". Text is refused, since no number equals it, and values
  * of which the file says that they are missing would be read as measurements. */
 static wf_status add_missing(const wf_nc *f, wf_nc_variable *v, const char *name)
@@ -135,7 +177,10 @@ static wf_status read_missing(const wf_nc *f, wf_nc_variable *v)
     /* The attribute takes the place of the library's fill value, missing_value does not. */
     if (v->n_missing == 0 && v->fill != 0)
         v->missing[v->n_missing++] = v->fill;
-    return add_missing(f, v, "missing_value");
+    WF_TRY(add_missing(f, v, "missing_value"));
+    /* The attribute has the type of the variable, so it is negative where that is. */
+    wrap_negative(v, v->n_missing, v->missing);
+    return WF_OK;
 }
 
 static wf_status describe_locked(const wf_nc *f, int id, wf_nc_variable *v)
@@ -163,6 +208,7 @@ static wf_status describe_locked(const wf_nc *f, int id, wf_nc_variable *v)
             v->numbers = type != NC_CHAR;
             v->single = type == NC_FLOAT;
             v->fill = types[i].fill;
+            apply_unsigned(f, i, v);
         }
     return WF_OK;
 }
@@ -205,12 +251,9 @@ bool wf_nc_is_time(wf_nc *file, const char *dimension)
 {
     char units[256] = "";
     int id, n = 0, unlimited[NC_MAX_DIMS];
-    size_t length;
     bool is_time = false;
     wf_h5_lock();
-    if (nc_inq_varid(file->id, dimension, &id) == NC_NOERR &&
-        nc_inq_attlen(file->id, id, "units", &length) == NC_NOERR && length < sizeof units &&
-        nc_get_att_text(file->id, id, "units", units) == NC_NOERR)
+    if (nc_inq_varid(file->id, dimension, &id) == NC_NOERR && read_words(file, id, "units", units, sizeof units))
         is_time = strstr(units, " since ") || strstr(units, " SINCE ");
     if (nc_inq_unlimdims(file->id, &n, NULL) == NC_NOERR && n <= NC_MAX_DIMS &&
         nc_inq_unlimdims(file->id, &n, unlimited) == NC_NOERR && nc_inq_dimid(file->id, dimension, &id) == NC_NOERR)
@@ -223,12 +266,17 @@ bool wf_nc_is_time(wf_nc *file, const char *dimension)
 wf_status wf_nc_read(wf_nc *file, const wf_nc_variable *variable, const wf_box *box, double *values)
 {
     size_t start[WF_MAX_RANK], count[WF_MAX_RANK];
+    int64_t all = 1;
     for (int d = 0; d < box->rank; d++) {
         start[d] = (size_t)box->lo[d];
         count[d] = (size_t)(box->hi[d] - box->lo[d]);
+        all *= box->hi[d] - box->lo[d];
     }
     wf_h5_lock();
     const int error = nc_get_vara_double(file->id, variable->id, start, count, values);
     wf_h5_unlock();
-    return error == NC_NOERR ? WF_OK : fail_netcdf(WF_ERR_FORMAT, file->path, "read", variable->name, error);
+    if (error != NC_NOERR)
+        return fail_netcdf(WF_ERR_FORMAT, file->path, "read", variable->name, error);
+    wrap_negative(variable, all, values);
+    return WF_OK;
 }

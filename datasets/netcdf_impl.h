@@ -23,6 +23,7 @@ typedef struct wf_nc_variable {
     int64_t dim[WF_MAX_RANK];
     char dim_name[WF_MAX_RANK][WF_NETCDF_NAME];
     double scale, offset;
+    double wrap; /* added to negative numbers, which an attribute declares unsigned; 0: none */
     double fill; /* the library's fill value of its type; 0: none */
     int n_missing;
     double missing[2 * WF_NC_MISSING]; /* of wf_nc_find only */
@@ -41,7 +42,7 @@ wf_status wf_nc_describe(wf_nc *file, int id, wf_nc_variable *variable) WF_NODIS
 wf_status wf_nc_find(wf_nc *file, const char *name, wf_nc_variable *variable) WF_NODISCARD;
 /* Returns true if the dimension of this name is unlimited, or its coordinate has units of time. */
 bool wf_nc_is_time(wf_nc *file, const char *dimension);
-/* Numbers as they are stored, row-major. */
+/* Numbers as they are stored, row-major, but for those of signed types that the file declares unsigned. */
 wf_status wf_nc_read(wf_nc *file, const wf_nc_variable *variable, const wf_box *box, double *values) WF_NODISCARD;
 
 /* --- netcdf.c ------------------------------------------------------------------------------------------------------

@@ -285,6 +285,7 @@ static void netcdf_files(void)
               (double)x[12]);
     wf_dataset_free(d);
     expect_complaint(2, "no --variables", "netcdf u.nc -o z.h5");
+    expect_complaint(2, "options make no sense for ls", "ls u.nc --mask -o x");
     expect_complaint(2, "make no sense for idx", "idx images --frames 2 -o z.h5");
     expect_complaint(1, "there is no variable v; there are u", "netcdf u.nc --variables v -o z.h5");
     WF_EXPECT(truncate(test_path(&f, "u.nc"), 200) == 0, "truncate");

@@ -379,6 +379,49 @@ static void missing_values(void)
     WF_EXPECT(n == 4, "%d variables", n);
 }
 
+/* Bytes that are unsigned by an attribute, and a time that is one by units which are a string of netCDF-4. */
+static void write_attributes(const char *path)
+{
+    const signed char bytes[8] = {0, 127, -128, -56, -1, -2, 1, 2}, missing = -1;
+    const char *since = "days since 2000-01-01", *yes = "true";
+    int f, dim[3], v, time;
+    NC(nc_create(path, NC_CLOBBER | NC_NETCDF4, &f));
+    NC(nc_def_dim(f, "day", 2, &dim[0]));
+    NC(nc_def_dim(f, "y", 2, &dim[1]));
+    NC(nc_def_dim(f, "x", 2, &dim[2]));
+    NC(nc_def_var(f, "day", NC_INT, 1, dim, &time));
+    NC(nc_put_att_string(f, time, "units", 1, &since));
+    NC(nc_def_var(f, "v", NC_BYTE, 3, dim, &v));
+    NC(nc_put_att_schar(f, v, "missing_value", NC_BYTE, 1, &missing));
+    NC(nc_put_att_text(f, v, "_Unsigned", strlen(yes), yes));
+    NC(nc_enddef(f));
+    NC(nc_put_var_schar(f, v, bytes));
+    NC(nc_close(f));
+}
+
+static wf_status expect_u8(void *user, const char *name, const char *type, wf_shape shape, const char *dimensions)
+{
+    WF_EXPECT(strcmp(name, "v") != 0 || strcmp(type, "u8") == 0, "%s is %s", name, type);
+    return WF_OK;
+}
+
+static void attributes(void)
+{
+    const float expected[8] = {0, 127, 128, 200, 7, 254, 1, 2};
+    float x[8] = {0};
+    if (rank == 0)
+        write_attributes(in_folder("u.nc"));
+    WF_EXPECT_OK(wf_barrier(comm));
+    wf_dataset *d = wf_netcdf_dataset(ctx, in_folder("u.nc"), (wf_netcdf_opts){.variables = "v", .missing = 7});
+    WF_EXPECT(wf_dataset_count(d) == 2, "%lld times", (long long)wf_dataset_count(d));
+    for (int t = 0; t < 2; t++)
+        WF_EXPECT_OK(wf_dataset_read(d, t, &(wf_sample_key){0}, x + 4 * t, NULL));
+    for (int i = 0; i < 8; i++)
+        WF_EXPECT(x[i] == expected[i], "element %d is %g, should be %g", i, (double)x[i], (double)expected[i]);
+    WF_EXPECT_OK(wf_netcdf_each(in_folder("u.nc"), expect_u8, NULL));
+    wf_dataset_free(d);
+}
+
 /* Element 0 is there at time 7, but at no time of its season, 1 and 4, of which the mean is made. */
 static void normalised_mask(void)
 {
@@ -471,6 +514,7 @@ static int run(int argc, char **argv)
                                                {"bad_files", bad_files},
                                                {"cut_files", cut_files},
                                                {"missing_values", missing_values},
+                                               {"attributes", attributes},
                                                {"normalised_mask", normalised_mask},
                                                {"bad_times", bad_times},
                                                {0}});

@@ -125,7 +125,7 @@ static int read_command(int argc, char **argv, settings *s)
     if (s->inputs < 1 || (s->inputs == 2 && !idx))
         return wrong(s->inputs ? "one input is enough for" : "there is no input of", s->format);
     if (strcmp(s->format, "ls") == 0)
-        return 0;
+        return argc > 3 ? wrong("options make no sense for", s->format) : 0;
     if (!s->out)
         return wrong("there is no -o FILE.h5", NULL);
     const wf_netcdf_opts *f = &s->fields;
