@@ -76,6 +76,7 @@ static wf_status read_levels(wf_netcdf *s, wf_netcdf_field *f, const char *text)
     const int64_t all = f->level < 0 ? 1 : f->variable.dim[f->level];
     long long lo = 0, hi = all;
     char end = '\0', rest = '\0';
+    /* A fourth conversion would be a character after the bracket. */
     if (*text)
         WF_CHECK(sscanf(text, "[%lld:%lld%c%c", &lo, &hi, &end, &rest) == 3 && end == ']', WF_ERR_ARGUMENT,
                  "netcdf: %s%s: levels should be [A:B]", f->variable.name, text);
@@ -148,6 +149,7 @@ static wf_status netcdf_open(wf_dataset *dataset)
     wf_netcdf *s = dataset->state;
     const wf_netcdf_opts *o = &s->opts;
     wf_netcdf_info *i = &s->info;
+    /* An open that failed may be tried again, and has left what it had read until then. */
     forget_file(s);
     WF_TRY(wf_nc_open(s->path, &s->file));
     WF_TRY(add_fields(s));
@@ -155,6 +157,7 @@ static wf_status netcdf_open(wf_dataset *dataset)
              "%s: %lld frames, each %lld after the last, need %lld times: there are %lld", s->path,
              (long long)o->frames, (long long)o->ahead, (long long)((o->frames - 1) * o->ahead + 1),
              (long long)i->times);
+    /* A double, since the product of lengths in a hostile file may overflow an int64_t. */
     WF_CHECK((double)o->frames * 4 * (double)i->channels * (double)i->rows * (double)i->columns < 0x1p50, WF_ERR_SHAPE,
              "%s: samples of %lld frames, %lld channels, %lld rows and %lld columns: too many elements", s->path,
              (long long)o->frames, (long long)i->channels, (long long)i->rows, (long long)i->columns);
@@ -169,6 +172,8 @@ static wf_status netcdf_open(wf_dataset *dataset)
 
 /* --- Reading ------------------------------------------------------------------------------------------------------ */
 
+/* Attributes are often f64 where the elements are f32. -1e34 as f64 is no f32, so it is rounded as the elements were
+ * when they were written; otherwise no element would equal it. */
 static bool is_missing(const wf_nc_variable *v, double x)
 {
     for (int i = 0; i < v->n_missing; i++) {
@@ -206,6 +211,7 @@ wf_status wf_netcdf_plane(wf_netcdf *s, int64_t time, int64_t channel, const wf_
             values[i] = NAN;
             continue;
         }
+        /* Samples are f32, so a number that f32 cannot hold is refused as an infinity is. */
         WF_CHECK(isfinite((float)value), WF_ERR_FORMAT,
                  "%s: %s is %g at time %lld, level %lld, row %lld, column %lld: should be a finite number or missing",
                  s->path, v->name, value, (long long)time, (long long)level, (long long)(plane->lo[0] + i / columns),
@@ -221,6 +227,7 @@ typedef struct place {
     enum { VALUE, MASK, CLIMATOLOGY } what;
 } place;
 
+/* A sample's channels are all values, then all masks, then all climatologies; in each part frames are outermost. */
 static place locate_channel(const wf_netcdf *s, int64_t sample, int64_t channel)
 {
     const int64_t all = s->opts.frames * s->info.channels, part = channel / all;
