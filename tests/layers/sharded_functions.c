@@ -85,13 +85,11 @@ static const subject subjects[] = {
 };
 
 /* The first three need all channels. */
-static const subject labelled[] = {{"nll of rows that count", counted_nll, true},
-                                   {"nll with weights", weighed_nll, true},
-                                   {"dice of labels", dice_of_labels, true},
-                                   {"cross entropy", plain_entropy, true},
-                                   {"sum of cross entropy", summed_entropy, true},
-                                   {"cross entropy with weights", weighed_entropy, true},
-                                   {"cross entropy of rows", rows_of_entropy, true}};
+static const subject labelled[] = {
+    {"nll of rows that count", counted_nll, true},   {"nll with weights", weighed_nll, true},
+    {"dice of labels", dice_of_labels, true},        {"cross entropy", plain_entropy, true},
+    {"sum of cross entropy", summed_entropy, true},  {"cross entropy with weights", weighed_entropy, true},
+    {"cross entropy of rows", rows_of_entropy, true}};
 
 static wf_tensor *part_of(const wf_tensor *whole, wf_layout layout)
 {
