@@ -116,7 +116,7 @@ static wf_status read_dimensions(classic_header *h)
 static wf_status skip_attributes(classic_header *h)
 {
     uint64_t number = 0, elements = 0;
-    int size = 0;
+    int size = 1;
     WF_TRY(read_list(h, TAG_ATTRIBUTES, &number));
     for (uint64_t a = 0; a < number; a++) { /* ends at the end of the file, since every entry has bytes */
         WF_TRY(skip_name(h));
@@ -155,7 +155,7 @@ static wf_status read_variable(classic_header *h)
     uint64_t vsize = 0, begin = 0;
     double elements = 0;
     bool is_record = false;
-    int size = 0;
+    int size = 1;
     WF_TRY(skip_name(h));
     WF_TRY(read_shape(h, &elements, &is_record));
     WF_TRY(skip_attributes(h));
