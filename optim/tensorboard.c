@@ -284,10 +284,13 @@ static void set_limits(intervals *s)
 {
     int positive = 0;
     double *limit = s->limit;
-    for (double v = FIRST_LIMIT; v < LAST_LIMIT; v *= LIMIT_RATIO)
-        positive++;
-    s->n = 2 * (positive + 1) + 1;
     double v = FIRST_LIMIT;
+    while (v < LAST_LIMIT) {
+        v *= LIMIT_RATIO;
+        positive++;
+    }
+    s->n = 2 * (positive + 1) + 1;
+    v = FIRST_LIMIT;
     for (int i = 0; i <= positive; i++, v *= LIMIT_RATIO) {
         const double each = i == positive ? DBL_MAX : v;
         limit[positive + 2 + i] = each;
