@@ -113,8 +113,8 @@ static void fail_slot(wf_loader *l, wf_slot *slot, int64_t row)
 }
 
 /* The thread that finishes the last rows of a batch collates it, while the others read the next one. It asks the flag
- * that makes threads skip rows, which is set before l->stop: a thread that skipped its rows has seen it, and whoever
- * locks after that thread sees it too. */
+ * that makes threads skip rows, which is set before l->stop: a thread that skipped its rows has seen it, and a
+ * thread that locks after it sees it too. */
 static void finish_rows(wf_iter *iter, const piece *p, wf_status status, int64_t read)
 {
     wf_loader *l = iter->loader;

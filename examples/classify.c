@@ -44,17 +44,19 @@ typedef struct tally {
     int64_t top1, top5, images;
 } tally;
 
+static const settings defaults = {.communicator = "auto",
+                                  .model = "resnet18",
+                                  .data = "fashion-mnist",
+                                  .batch = 64,
+                                  .epochs = 10,
+                                  .saves = {.keep = 3, .folder = "snapshots"},
+                                  .how = {.how = "data"}};
+
 static void read_options(int argc, char **argv, settings *s)
 {
     static char models[300];
     snprintf(models, sizeof models, "one of %s", classifier_names());
-    *s = (settings){.communicator = "auto",
-                    .model = "resnet18",
-                    .data = "fashion-mnist",
-                    .batch = 64,
-                    .epochs = 10,
-                    .saves = {.keep = 3, .folder = "snapshots"},
-                    .how = {.how = "data"}};
+    *s = defaults;
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat, dummy", .text = &s->communicator},
         {"model", "NAME", models, .text = &s->model},
@@ -84,9 +86,8 @@ static void read_options(int argc, char **argv, settings *s)
         {"grow", "LIST", "larger batches instead of a smaller rate: from epoch 30 on twice, then 4 times: 30:2,60:4",
          .text = &s->grow},
         {"optimizer", "NAME",
-         "sgd, adamw, lars, or rmsprop-sgd, whose start is RMSprop, for the steps of --warmup; default: what the model "
-         "is "
-         "usually trained by",
+         "sgd, adamw, lars, or rmsprop-sgd, whose start is RMSprop, for the steps of --warmup; default: the model's "
+         "usual",
          .text = &s->optimizer},
         {"bn-pass", NULL, "before a test, make the statistics of batch normalisations from all images of training",
          .flag = &s->bn_pass},
@@ -94,8 +95,7 @@ static void read_options(int argc, char **argv, settings *s)
          .real = &s->lr},
         {"weight-decay", "X", "0: 0.0001 of sgd, 0.05 of adamw", .real = &s->decay},
         {"label-smoothing", "X", "part of the target that is spread over all classes, as 0.1", .real = &s->smoothing},
-        {"ema", "X", "test and keep moving averages of the parameters of this decay, as 0.999; 0: none",
-         .real = &s->ema},
+        {"ema", "X", "test and keep moving averages of parameters of this decay, as 0.999; 0: none", .real = &s->ema},
         {"warmup", "N", "steps in which the rate rises; 0: a tenth of all", .number = &s->warmup,
          .most = EXAMPLE_MOST_COUNT},
         {"weights", "FILE", "begin from this model file (HDF5)", .text = &s->weights},

@@ -136,6 +136,17 @@ static void note_attention(run *r, const attention_case *t)
         t->lengths, t->regions, t->causal, t->dropout, t->spread, (long long)t->grid.rows, (long long)t->grid.columns);
 }
 
+static void compare_gradients(run *r, const attention_case *t, const wf_attention_args *args, double spread)
+{
+    const double sums = (double)(t->t > 64 ? t->t : 64) / 16 * spread;
+    const wf_array *const grad[] = {args->dq, args->dk, args->dv};
+    for (int i = 0; i < 3; i++)
+        if (grad[i])
+            run_result(r, grad[i], sums);
+    if (args->dbias)
+        run_result(r, args->dbias, 16 * sums);
+}
+
 static void attention_body(run *r)
 {
     const attention_case *const t = r->args;
@@ -190,13 +201,7 @@ static void attention_body(run *r)
     args.dv = t->without & 4u ? NULL : &dv;
     args.dbias = t->rows > 0 ? &dbias : NULL;
     call_parts(r, t, &args, true);
-    const double sums = (double)(t->t > 64 ? t->t : 64) / 16 * spread;
-    const wf_array *const grad[] = {args.dq, args.dk, args.dv};
-    for (int i = 0; i < 3; i++)
-        if (grad[i])
-            run_result(r, grad[i], sums);
-    if (args.dbias)
-        run_result(r, &dbias, 16 * sums);
+    compare_gradients(r, t, &args, spread);
 }
 
 static const attention_case attention_cases[] = {
