@@ -1,7 +1,8 @@
 #!/bin/bash
-# Training steps of all models beside PyTorch's, one process: tests/bench/bench_all.sh BUILD [MODEL...]. Prints a table and
-# adds to BUILD/bench-all.csv: machine, versions, model, precision, batch, who, median of samples per second, least, most, the
-# most memory in MiB, and "busy" where others used the processors. `make bench-all` calls it; it takes an hour, two thirds of it PyTorch's compiler.
+# Training steps of all models beside PyTorch's, one process: tests/bench/bench_all.sh BUILD [MODEL...]. Prints a table,
+# draws it as bars in BUILD/bench-all.svg (bars.sh), and adds to BUILD/bench-all.csv: machine, versions, model, precision, batch,
+# who, median of samples per second, least, most, the most memory in MiB, and "busy" where others used the processors.
+# `make bench-all` calls it; it takes an hour, two thirds of it PyTorch's compiler.
 #
 # Weft's runs alternate with those of PyTorch's forms (eager, channels_last, both compiled), and PyTorch's figure is that of
 # its fastest form. Before each run others may take 3 % of the processors for 2 s; else it waits, a minute at most, and the
@@ -147,3 +148,7 @@ done <<END
 $models
 END
 table "$work/table"
+if [ -n "$python" ]; then
+    { head -n 1 "$csv" && cat "$work/table"; } >"$work/now.csv"
+    "$here/bars.sh" "$work/now.csv" "$build/bench-all.svg" && echo "bars: $build/bench-all.svg"
+fi

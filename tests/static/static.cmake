@@ -36,6 +36,7 @@ weft_static(no_empty_words ${CMAKE_CURRENT_SOURCE_DIR}/static/no_empty_words.sh 
   ${PROJECT_BINARY_DIR})
 weft_static(no_empty_words_self ${CMAKE_CURRENT_SOURCE_DIR}/static/no_empty_words.sh --self)
 weft_static(test_report ${CMAKE_CURRENT_SOURCE_DIR}/static/test_report.sh ${PROJECT_SOURCE_DIR}/tools)
+weft_static(bars ${CMAKE_CURRENT_SOURCE_DIR}/static/bars.sh)
 weft_static(house_rules ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh)
 weft_static(house_rules_self ${CMAKE_CURRENT_SOURCE_DIR}/static/house_rules.sh --self)
 weft_static(comm_measures ${CMAKE_CURRENT_SOURCE_DIR}/static/comm_measures.sh)

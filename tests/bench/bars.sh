@@ -1,0 +1,57 @@
+#!/bin/sh
+# Draws Weft's rates over PyTorch's as bars, by gnuplot: tests/bench/bars.sh CSV PICTURE.svg. The CSV is what bench_all.sh
+# writes, which calls this at its end; docs/speed.svg is drawn from docs/speed.csv. A model's bars are f32 and bf16: Weft's
+# median over that of PyTorch's fastest form on the same machine. It measures nothing.
+set -eu
+stop() {
+    echo "bars: $*" >&2
+    exit 1
+}
+[ $# -eq 2 ] || stop "$# arguments: should be a CSV file of bench_all.sh and a picture"
+[ -r "$1" ] || stop "$1: cannot be read"
+machines=$(awk -F, 'NR > 1 { print $1 }' "$1" | sort -u)
+[ -n "$machines" ] || stop "$1: no row below the head"
+[ "$(echo "$machines" | wc -l)" -eq 1 ] || stop "$1: rows of several machines: should be of one: $(echo "$machines" | paste -sd ";")"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Lines "model f32 bf16"; a ratio that was not measured is "-". A later row of the same model replaces an earlier one.
+awk -F, '
+    NR == 1 { next }
+    !($3 in seen) { seen[$3] = 1; order[++n] = $3 }
+    $6 == "weft" { ours[$3 $4] = $7; delete best[$3 $4] }
+    $6 != "weft" && $7 > best[$3 $4] { best[$3 $4] = $7 }
+    function ratio(key) { return ours[key] > 0 && best[key] > 0 ? sprintf("%.2f", ours[key] / best[key]) : "-" }
+    END { for (i = 1; i <= n; i++) print order[i], ratio(order[i] "f32"), ratio(order[i] "bf16") }' "$1" >"$work/ratios"
+grep -q '[0-9][.][0-9]' "$work/ratios" || stop "$1: no model has a row of Weft and one of PyTorch"
+
+machine=$(echo "$machines" | tr -d "'\"\\\\{}_^@&")
+{
+    cat <<PLOT
+set terminal svg size 900,320 font 'sans-serif,12' background 'white'
+set output '$work/picture.svg'
+set title "Training steps: samples per second over PyTorch's fastest form\\n{/*0.8 $machine}"
+PLOT
+    cat <<'PLOT'
+set style data histograms
+set style histogram cluster gap 1
+set style fill solid border -1
+set boxwidth 0.9
+set yrange [0:*]
+set offsets 0, 0, 0.4, 0
+set ytics nomirror
+set xtics nomirror scale 0 font ',10'
+set grid ytics
+set key top left horizontal
+set arrow from graph 0, first 1 to graph 1, first 1 nohead lw 2 lc rgb '#888888' front
+set datafile missing '-'
+PLOT
+    echo "ratios = '$work/ratios'"
+    cat <<'PLOT'
+plot ratios using 2:xtic(1) title 'f32' lc rgb '#2b6ca3', '' using 3 title 'bf16' lc rgb '#e0a030', \
+    '' using ($0 - 0.17):2:2 with labels font ',9' offset 0,0.5 notitle, \
+    '' using ($0 + 0.17):3:3 with labels font ',9' offset 0,0.5 notitle
+PLOT
+} >"$work/script"
+gnuplot "$work/script"
+mv "$work/picture.svg" "$2"
