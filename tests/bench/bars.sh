@@ -1,7 +1,7 @@
 #!/bin/sh
 # Draws Weft's rates over PyTorch's as bars, by gnuplot: tests/bench/bars.sh CSV PICTURE.svg. The CSV is what bench_all.sh
 # writes, which calls this at its end; docs/speed.svg is drawn from docs/speed.csv. A model's bars are f32 and bf16: Weft's
-# median over that of PyTorch's fastest form on the same machine. It measures nothing.
+# median over that of PyTorch's fastest form on the same machine, at the same level of instructions. It measures nothing.
 set -eu
 stop() {
     echo "bars: $*" >&2
@@ -9,18 +9,18 @@ stop() {
 }
 [ $# -eq 2 ] || stop "$# arguments: should be a CSV file of bench_all.sh and a picture"
 [ -r "$1" ] || stop "$1: cannot be read"
-machines=$(awk -F, 'NR > 1 { print $1 }' "$1" | sort -u)
+machines=$(awk -F, 'NR > 1 { print $1 ", " $2 }' "$1" | sort -u)
 [ -n "$machines" ] || stop "$1: no row below the head"
-[ "$(echo "$machines" | wc -l)" -eq 1 ] || stop "$1: rows of several machines: should be of one: $(echo "$machines" | paste -sd ";")"
+[ "$(echo "$machines" | wc -l)" -eq 1 ] || stop "$1: rows of several machines or levels: should be of one: $(echo "$machines" | paste -sd ";")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # Lines "model f32 bf16"; a ratio that was not measured is "-". A later row of the same model replaces an earlier one.
 awk -F, '
     NR == 1 { next }
-    !($3 in seen) { seen[$3] = 1; order[++n] = $3 }
-    $6 == "weft" { ours[$3 $4] = $7; delete best[$3 $4] }
-    $6 != "weft" && $7 > best[$3 $4] { best[$3 $4] = $7 }
+    !($4 in seen) { seen[$4] = 1; order[++n] = $4 }
+    $7 == "weft" { ours[$4 $5] = $8; delete best[$4 $5] }
+    $7 != "weft" && $8 > best[$4 $5] { best[$4 $5] = $8 }
     function ratio(key) { return ours[key] > 0 && best[key] > 0 ? sprintf("%.2f", ours[key] / best[key]) : "-" }
     END { for (i = 1; i <= n; i++) print order[i], ratio(order[i] "f32"), ratio(order[i] "bf16") }' "$1" >"$work/ratios"
 grep -q '[0-9][.][0-9]' "$work/ratios" || stop "$1: no model has a row of Weft and one of PyTorch"

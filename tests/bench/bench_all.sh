@@ -1,7 +1,8 @@
 #!/bin/bash
 # Training steps of all models beside PyTorch's, one process: tests/bench/bench_all.sh BUILD [MODEL...]. Prints a table,
-# draws it as bars in BUILD/bench-all.svg (bars.sh), and adds to BUILD/bench-all.csv: machine, versions, model, precision, batch,
-# who, median of samples per second, least, most, the most memory in MiB, and "busy" where others used the processors.
+# draws it as bars in BUILD/bench-all-LEVEL.svg (bars.sh), and adds to BUILD/bench-all.csv: machine, level, versions, model,
+# precision, batch, who, median of samples per second, least, most, the most memory in MiB, and "busy" where others used the
+# processors.
 # `make bench-all` calls it; it takes an hour, two thirds of it PyTorch's compiler.
 #
 # Weft's runs alternate with those of PyTorch's forms (eager, channels_last, both compiled), and PyTorch's figure is that of
@@ -11,6 +12,8 @@
 #   WEFT_BENCH_ROUNDS (3)   runs of each
 #   WEFT_BENCH_FORMS        forms of PyTorch, without the slow ones for example: "eager channels_last"
 #   WEFT_BENCH_THREADS (2)  of either
+#   WEFT_BENCH_LEVELS       instructions for both, one after the other: newest (all that the processor has; the default),
+#                           avx512 (without products of 16 bits), avx2, sse41
 #   WEFT_TORCH_PYTHON       the Python that has PyTorch; else python3, else one that is installed into BUILD/torch
 set -eu
 # name, model, batch, iterations, options
@@ -38,14 +41,19 @@ done
 here=$(cd "$(dirname "$0")" && pwd)
 rounds=${WEFT_BENCH_ROUNDS:-3} threads=${WEFT_BENCH_THREADS:-2}
 forms=${WEFT_BENCH_FORMS:-eager channels_last compile compile_channels_last}
+levels=${WEFT_BENCH_LEVELS:-newest}
 csv=$build/bench-all.csv
 [ "$rounds" -ge 1 ] 2>/dev/null || stop "WEFT_BENCH_ROUNDS=$rounds: should be 1 or more"
+for level in $levels; do
+    case $level in newest | avx512 | avx2 | sse41) ;; *) stop "WEFT_BENCH_LEVELS: $level: should be newest, avx512, avx2 or sse41" ;; esac
+done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck source=tests/bench/torch.sh
 . "$here/torch.sh"
 python=$(find_torch)
 export OMP_NUM_THREADS=$threads
+unset WEFT_LEVEL ONEDNN_MAX_CPU_ISA MKL_ENABLE_INSTRUCTIONS ATEN_CPU_CAPABILITY # at() sets them
 
 # Processor time in hundredths of a second: busy, all.
 clock() {
@@ -64,6 +72,35 @@ quiet() {
         fi
     done
     busy=busy
+}
+
+# at LEVEL COMMAND...: Weft's kernels, oneDNN, MKL and PyTorch's own kernels keep to these instructions.
+at() {
+    local level=$1 ours=x86-64 theirs=default
+    shift
+    case $level in
+    newest)
+        "$@"
+        return
+        ;;
+    avx512) ours=x86-64-v4 theirs=avx512 dnnl=AVX512_CORE mkl=AVX512 ;;
+    avx2) ours=x86-64-v3 theirs=avx2 dnnl=AVX2 mkl=AVX2 ;;
+    sse41) dnnl=SSE41 mkl=SSE4_2 ;;
+    esac
+    WEFT_LEVEL=$ours ONEDNN_MAX_CPU_ISA=$dnnl MKL_ENABLE_INSTRUCTIONS=$mkl ATEN_CPU_CAPABILITY=$theirs "$@"
+}
+
+# Names the newest instructions that this processor has.
+newest() {
+    local flags
+    flags=" $(awk -F': ' '/^flags/ { print $2; exit }' /proc/cpuinfo) "
+    case $flags in
+    *" amx_bf16 "*) echo AMX ;;
+    *" avx512_bf16 "*) echo "avx512 with bf16" ;;
+    *" avx512f "*) echo avx512 ;;
+    *" avx2 "*) echo avx2 ;;
+    *) echo sse41 ;;
+    esac
 }
 
 # weft MODEL PRECISION BATCH ITERATIONS OPTION...: samples per second, MiB
@@ -89,45 +126,46 @@ sums() {
     sort -n "$1" 2>/dev/null | awk '{ v[NR] = $1; if ($2 > m) m = $2 } END { if (NR) print v[int((NR + 1) / 2)], v[1], v[NR], m }'
 }
 
-# row NAME MODEL BATCH ITERATIONS OPTION...: both precisions
+# row LEVEL NAME MODEL BATCH ITERATIONS OPTION...: both precisions
 row() {
-    local name=$1 model=$2 batch=$3 iterations=$4 precision who line
-    shift 4
+    local level=$1 name=$2 model=$3 batch=$4 iterations=$5 said=$1 precision who line
+    shift 5
+    [ "$level" != newest ] || said=$(newest)
     for precision in f32 bf16; do
         rm -f "$work"/*.runs
         busy=
         for _ in $(seq "$rounds"); do
             quiet
-            weft "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/weft.runs"
+            at "$level" weft "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/weft.runs"
             [ -n "$python" ] || continue
             for form in $forms; do
                 quiet
-                torch "$form" "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/$form.runs" 2>"$work/why" ||
+                at "$level" torch "$form" "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/$form.runs" 2>"$work/why" ||
                     echo "PyTorch $form, $name $precision: $(tail -n 1 "$work/why")" >&2
             done
         done
         for who in weft $forms; do
             line=$(sums "$work/$who.runs")
-            [ -z "$line" ] || echo "$machine,$versions,$name,$precision,$batch,$who,${line// /,},$busy" >>"$work/table"
+            [ -z "$line" ] || echo "$machine,$said,$versions,$name,$precision,$batch,$who,${line// /,},$busy" >>"$work/table"
         done
     done
-    grep ",$name," "$work/table" >>"$csv"
+    grep ",$said,.*,$name," "$work/table" >>"$csv"
 }
 
 # The table of what was measured now.
 table() {
     awk -F, '
-        { key = $3 " " $4; if (!(key in seen)) { seen[key] = 1; order[++n] = key } busy[key] = busy[key] != "" ? busy[key] : $11 }
-        $6 == "weft" { weft[key] = $7; room[key] = $10 }
-        $6 != "weft" && $7 > best[key] { best[key] = $7; form[key] = $6; its[key] = $10 }
+        { key = $4 FS $5 FS $2; if (!(key in seen)) { seen[key] = 1; order[++n] = key } busy[key] = busy[key] != "" ? busy[key] : $12 }
+        $7 == "weft" { weft[key] = $8; room[key] = $11 }
+        $7 != "weft" && $8 > best[key] { best[key] = $8; form[key] = $7; its[key] = $11 }
         END {
-            printf "%-10s %-5s %9s %9s %6s %9s %9s  %s\n", "model", "type", "Weft", "PyTorch", "ratio", "MiB", "its MiB", "its form"
+            printf "%-10s %-5s %-16s %9s %9s %6s %9s %9s  %s\n", "model", "type", "level", "Weft", "PyTorch", "ratio", "MiB", "its MiB", "its form"
             for (i = 1; i <= n; i++) {
                 key = order[i]
-                split(key, part, " ")
+                split(key, part, FS)
                 ratio = best[key] > 0 ? sprintf("%.2f", weft[key] / best[key]) : "-"
-                printf "%-10s %-5s %9s %9s %6s %9s %9s  %s %s\n", part[1], part[2], weft[key], best[key], ratio, room[key], its[key],
-                    form[key], busy[key]
+                printf "%-10s %-5s %-16s %9s %9s %6s %9s %9s  %s %s\n", part[1], part[2], part[3], weft[key], best[key], ratio,
+                    room[key], its[key], form[key], busy[key]
             }
         }' "$1"
 }
@@ -136,19 +174,25 @@ machine=$(awk -F': ' '/model name/ { gsub(",", " ", $2); print $2; exit }' /proc
 library=$(ldd "$build/tests/bench/bench_step" | awk '/libdnnl/ { print $3 }')
 versions="oneDNN $(readlink -f "$library" | sed 's/.*\.so\.//')"
 [ -z "$python" ] || versions="$versions PyTorch $("$python" -c 'import torch; print(torch.__version__)')"
-[ -s "$csv" ] || echo "machine,versions,model,precision,batch,who,median,least,most,mib,others" >"$csv"
+[ -s "$csv" ] || echo "machine,level,versions,model,precision,batch,who,median,least,most,mib,others" >"$csv"
 : >"$work/table"
 echo "$machine; $versions; $threads threads; samples per second, medians of $rounds"
-while read -r name model batch iterations options; do
-    case " ${*:-$name} " in
-        # shellcheck disable=SC2086
-        *" $name "*) row "$name" "$model" "$batch" "$iterations" $options ;;
-    esac
-done <<END
+for level in $levels; do
+    while read -r name model batch iterations options; do
+        case " ${*:-$name} " in
+            # shellcheck disable=SC2086
+            *" $name "*) row "$level" "$name" "$model" "$batch" "$iterations" $options ;;
+        esac
+    done <<END
 $models
 END
+done
 table "$work/table"
 if [ -n "$python" ]; then
-    { head -n 1 "$csv" && cat "$work/table"; } >"$work/now.csv"
-    "$here/bars.sh" "$work/now.csv" "$build/bench-all.svg" && echo "bars: $build/bench-all.svg"
+    for level in $levels; do
+        [ "$level" != newest ] || said=$(newest)
+        { head -n 1 "$csv" && grep ",${said:-$level}," "$work/table"; } >"$work/now.csv"
+        "$here/bars.sh" "$work/now.csv" "$build/bench-all-$level.svg" && echo "bars: $build/bench-all-$level.svg"
+        said=
+    done
 fi
