@@ -14,6 +14,7 @@
 #   WEFT_BENCH_THREADS (2)  of either
 #   WEFT_BENCH_LEVELS       instructions for both, one after the other: newest (all that the processor has; the default),
 #                           avx512 (without products of 16 bits), avx2, sse41
+#   WEFT_BENCH_TYPES        "f32 bf16"
 #   WEFT_TORCH_PYTHON       the Python that has PyTorch; else python3, else one that is installed into BUILD/torch
 set -eu
 # name, model, batch, iterations, options
@@ -41,11 +42,14 @@ done
 here=$(cd "$(dirname "$0")" && pwd)
 rounds=${WEFT_BENCH_ROUNDS:-3} threads=${WEFT_BENCH_THREADS:-2}
 forms=${WEFT_BENCH_FORMS:-eager channels_last compile compile_channels_last}
-levels=${WEFT_BENCH_LEVELS:-newest}
+levels=${WEFT_BENCH_LEVELS:-newest} types=${WEFT_BENCH_TYPES:-f32 bf16}
 csv=$build/bench-all.csv
 [ "$rounds" -ge 1 ] 2>/dev/null || stop "WEFT_BENCH_ROUNDS=$rounds: should be 1 or more"
 for level in $levels; do
     case $level in newest | avx512 | avx2 | sse41) ;; *) stop "WEFT_BENCH_LEVELS: $level: should be newest, avx512, avx2 or sse41" ;; esac
+done
+for type in $types; do
+    case $type in f32 | bf16) ;; *) stop "WEFT_BENCH_TYPES: $type: should be f32 or bf16" ;; esac
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -126,12 +130,12 @@ sums() {
     sort -n "$1" 2>/dev/null | awk '{ v[NR] = $1; if ($2 > m) m = $2 } END { if (NR) print v[int((NR + 1) / 2)], v[1], v[NR], m }'
 }
 
-# row LEVEL NAME MODEL BATCH ITERATIONS OPTION...: both precisions
+# row LEVEL NAME MODEL BATCH ITERATIONS OPTION...: in each type
 row() {
     local level=$1 name=$2 model=$3 batch=$4 iterations=$5 said=$1 precision who line
     shift 5
     [ "$level" != newest ] || said=$(newest)
-    for precision in f32 bf16; do
+    for precision in $types; do
         rm -f "$work"/*.runs
         busy=
         for _ in $(seq "$rounds"); do
