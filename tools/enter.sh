@@ -18,8 +18,9 @@ own_mounts() {
     [ -n "${WEFT_OWN_MOUNTS-}" ] || exec env WEFT_OWN_MOUNTS=1 unshare --mount --propagation private "$@"
 }
 
-# open_debian RELEASE ROOT: Debian 12 or 13 is in that folder, bare if it is new, with the kernel's file systems and a name
-# server. Tests make mounts of their own, which takes a root that is a mount itself.
+# open_debian RELEASE ROOT: Debian 12 or 13 is in that folder, bare if it is new, with the kernel's file systems, a name server
+# and, as an installed Debian has it, the machine's own name: MPI's start asks for it, and a name server that is slow under load
+# held up mpirun and MPI_Init for 90 s. Tests make mounts of their own, which takes a root that is a mount itself.
 open_debian() {
     mkdir -p "$2"
     if [ ! -x "$2/usr/bin/apt-get" ]; then
@@ -32,6 +33,7 @@ open_debian() {
     mount_system "$2"
     rm -rf "$2"/tmp/prte.* # sessions of killed jobs, whose process numbers come again
     cp /etc/resolv.conf "$2/etc/resolv.conf"
+    echo "127.0.0.1 localhost $(hostname)" >"$2/etc/hosts"
 }
 
 # mount_system ROOT: the kernel's file systems.
