@@ -19,24 +19,29 @@
 
 #include <dlfcn.h>
 #include <mpi.h>
+#include <netdb.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LINE        256
 #define RANK_LINES  16
 #define PROBE       "--probe-cuda"
-#define PROBE_LIMIT 20 /* seconds */
+#define PROBE_LIMIT 20  /* seconds */
+#define NAME_LIMIT  0.5 /* seconds; a file or a name server nearby answers within milliseconds */
 
 typedef struct patient {
     char host[64], bound[64], level[96], cuda[LINE];
     int64_t pid, node;
     int threads;
     double shared_gib, shared_free_gib;
+    bool name_found;
+    double name_seconds;
 } patient;
 
 /* --- CUDA: in a child, since a broken driver may take the process with it ------------------------------------------
@@ -74,6 +79,22 @@ static void ask_child(char text[LINE])
         snprintf(text, LINE, "the probe was killed by signal %d", WTERMSIG(status));
 }
 
+/* --- the name of this machine: MPI looks it up at its start, and waits as long as that takes ------------------------
+ */
+
+static void look_up_own_name(patient *p)
+{
+    struct addrinfo *found = NULL;
+    gethostname(p->host, sizeof p->host - 1);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    p->name_found = getaddrinfo(p->host, NULL, NULL, &found) == 0;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    p->name_seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+    if (found)
+        freeaddrinfo(found);
+}
+
 /* --- this rank -----------------------------------------------------------------------------------------------------
  */
 
@@ -100,7 +121,6 @@ static void list_processors(char text[64])
 static void examine(wf_comm *comm, patient *p)
 {
     struct statvfs s;
-    gethostname(p->host, sizeof p->host - 1);
     list_processors(p->bound);
     snprintf(p->level, sizeof p->level, "level %s, %s", wf_processor_level(), wf_kernels_cpu()->library());
     p->pid = getpid();
@@ -177,6 +197,23 @@ static void report_ranks(const patient *all, int size)
         printf("               and %d more\n", size - RANK_LINES);
 }
 
+/* The rank whose machine's name took longest; one whose name was not found counts as longer. */
+static void report_names(const patient *all, int size)
+{
+    int worst = 0;
+    for (int r = 1; r < size; r++)
+        if (all[r].name_found < all[worst].name_found ||
+            (all[r].name_found == all[worst].name_found && all[r].name_seconds > all[worst].name_seconds))
+            worst = r;
+    const patient *p = &all[worst];
+    printf("own names      ");
+    if (p->name_found && p->name_seconds < NAME_LIMIT)
+        printf("%s, found within %.1f ms\n", size == 1 ? p->host : "of all ranks", p->name_seconds * 1e3);
+    else
+        printf("%s of rank %d %s after %.1f s: MPI asks for it at its start; put it into /etc/hosts there\n", p->host,
+               worst, p->name_found ? "was found only" : "was not found", p->name_seconds);
+}
+
 /* Kernels of rank 0, and of the first rank that runs others. */
 static void report_level(const patient *all, int size)
 {
@@ -229,6 +266,7 @@ static void report(wf_comm *comm, patient *mine)
         report_device_memory();
         report_nodes(all, size, nodes);
         report_ranks(all, size);
+        report_names(all, size);
         report_level(all, size);
         report_cuda(all, size);
     }
@@ -265,6 +303,7 @@ int main(int argc, char **argv)
                                          "       wf-doctor --version\n");
         return asked ? 0 : 2;
     }
+    look_up_own_name(&mine);
     ask_child(mine.cuda); /* before MPI, which does not like to be forked */
     wf_log_set_level(WF_LOG_WARN);
     wf_comm *comm = wf_comm_open(&argc, &argv, "auto");
