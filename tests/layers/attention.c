@@ -6,6 +6,7 @@
 #include "core/tape_author.h"
 #include "layers/transformer.h"
 #include "tests/layers/gradcheck_fixture.h"
+#include "tests/layers/near_plain.h"
 
 static wf_attention_opts opts; /* of the function under test */
 
@@ -327,6 +328,49 @@ static void windows(void)
     }
 }
 
+static void compare_near(const near_plain *t)
+{
+    static near_host p;
+    double x[NEAR_WIDTH * NEAR_PIXELS], want[NEAR_WIDTH * NEAR_PIXELS], got[NEAR_WIDTH * NEAR_PIXELS];
+    double *const host = &p.w[0][0][0];
+    for (size_t i = 0; i < sizeof p / sizeof *host; i++)
+        host[i] = test_uniform(&rng, -1, 1);
+    for (int i = 0; i < NEAR_WIDTH * NEAR_PIXELS; i++)
+        x[i] = test_uniform(&rng, -1, 1);
+    wf_tensor *image = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1, NEAR_WIDTH, t->length[0], t->length[1]));
+    import_numbers(image, x);
+    wf_layer *layer = wf_neighbourhood_attention(
+        ctx, (wf_neighbourhood_attention_opts){.features = NEAR_WIDTH,
+                                               .heads = NEAR_HEADS,
+                                               .kernel_nd = {t->kernel[0], t->kernel[1]},
+                                               .dilation_nd = {t->dilation[0], t->dilation[1]},
+                                               .scale = t->scale,
+                                               .no_relative = t->bare,
+                                               .no_bias = t->bare});
+    WF_EXPECT(layer, "%s", wf_error_message());
+    set_near(layer, t, &p);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor *seen = wf_tensor_copy(wf_value(wf_apply(layer, wf_input(tape, image))), WF_F64, WF_ROW_MAJOR);
+    export_doubles(seen, got);
+    attend_near_plainly(&p, t, x, want);
+    const double distance = test_distance(NEAR_WIDTH * t->length[0] * t->length[1], got, want);
+    WF_EXPECT(distance < 1e-13, "kernels of %lld,%lld in %lld,%lld differ by %g", (long long)t->kernel[0],
+              (long long)t->kernel[1], (long long)t->length[0], (long long)t->length[1], distance);
+    wf_tensor_free(seen);
+    wf_tensor_free(image);
+    wf_layer_free(layer);
+}
+
+static void neighbourhoods(void)
+{
+    static const near_plain list[] = {
+        {{6, 7}, {3, 2}, {1, 1}, 0, false}, {{7, 6}, {2, 3}, {3, 2}, 0.4, false}, {{5, 4}, {3, 3}, {1, 1}, 0, true}};
+    begin();
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        compare_near(&list[i]);
+    end();
+}
+
 /* Twice the tokens take at most twice the memory, and far less than an array of their square. */
 static void memory(void)
 {
@@ -481,9 +525,13 @@ static void neighbourhood_errors(void)
     o = good;
     o.kernel = 0;
     refuse_around("a kernel of 0 pixels", o);
+    o.kernel = 1025;
+    refuse_around("a kernel of 1025 pixels, should be 1 to 1024", o);
     o = good;
     o.dilation_nd[1] = -1;
     refuse_around("a dilation of -1 pixels", o);
+    o.dilation_nd[1] = (1 << 20) + 1;
+    refuse_around("a dilation of 1048577 pixels, should be 1 to 1048576", o);
     o = good;
     o.nd = 4;
     refuse_around("of 4 spatial dimensions", o);
@@ -506,6 +554,7 @@ int main(int argc, char **argv)
                                    {"memory", memory},
                                    {"threads", threads},
                                    {"errors", errors},
+                                   {"neighbourhoods", neighbourhoods},
                                    {"neighbourhood_errors", neighbourhood_errors},
                                    {0}});
 }
