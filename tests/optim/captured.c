@@ -80,6 +80,37 @@ static void averages(void)
     expect_equal(&h, &expected, "captured, with moving averages");
 }
 
+/* A replay that meets swapped averages says so and changes nothing; swapped back, runs go on as if it had not been. */
+static void swapped_between(void)
+{
+    static history h;
+    gan_averages = true;
+    history expected = eager(false);
+    gan g = gan_new();
+    wf_captured *c = wf_capture(g.ctx, step, &g);
+    for (int i = 0; i < STEPS; i++) {
+        next_batch(&g, i);
+        if (i == 5) {
+            const int64_t updates = wf_ema_updates(g.ema), steps = wf_optim_steps(g.opt_gen);
+            WF_EXPECT_OK(wf_ema_swap(g.ema));
+            WF_EXPECT(!captures(&g) ||
+                          (wf_captured_run(c) == WF_ERR_STATE && strstr(wf_error_message(), "swapped in") &&
+                           wf_optim_steps(g.opt_gen) == steps && wf_ema_updates(g.ema) == updates),
+                      "%lld steps, %lld updates: %s", (long long)wf_optim_steps(g.opt_gen),
+                      (long long)wf_ema_updates(g.ema), wf_error_message());
+            wf_error_clear();
+            WF_EXPECT_OK(wf_ema_swap(g.ema));
+        }
+        WF_EXPECT_OK(wf_captured_run(c));
+        note(&g, &h, i);
+    }
+    note_end(&g, &h);
+    wf_captured_free(c);
+    gan_free(&g);
+    gan_averages = false;
+    expect_equal(&h, &expected, "captured, with averages swapped in between");
+}
+
 static void recomputes(void)
 {
     static history h;
@@ -439,6 +470,7 @@ static int on_ranks(int argc, char **argv)
                      (test_case[]){{"equals_eager", equals_eager},
                                    {"layerwise", layerwise},
                                    {"averages", averages},
+                                   {"swapped_between", swapped_between},
                                    {"recomputes", recomputes},
                                    {"two_captures", two_captures},
                                    {"work_between", work_between},
