@@ -108,33 +108,49 @@ static wf_training_plan *plan_of_rows(wf_layer *model)
         (wf_planner_opts){.ranks = 4, .can = WF_PLANNER_SPATIAL, .mesh = {1, 1, 1, 4, 1, 1}, .forms = forms});
 }
 
-static void expect_bytes(const char *name, wf_layer *model, int u, double bytes)
+/* Bytes and messages of a rank, forward and backward together; each of 4 ranks computes a quarter of the layer, which
+ * is attention and four projections. */
+static void expect_cost(const char *name, wf_layer *model, int u, double bytes, double messages)
 {
     wf_training_plan *plan = plan_of_rows(model);
-    WF_EXPECT(plan && EQUAL(plan->unit[u].bytes, bytes), "%s: %g bytes, should be %g", name,
-              plan ? plan->unit[u].bytes : -1, bytes);
+    const double seconds = messages * 1e-6 + bytes * 1e-10, forward_s = 0.1 * OPERATION_S * 8 * 64 * 32 * 5 / 4;
+    const wf_plan_unit none = {.bytes = -1}, *unit = plan ? &plan->unit[u] : &none;
+    WF_EXPECT(EQUAL(unit->bytes, bytes), "%s: %g bytes, should be %g", name, unit->bytes, bytes);
+    WF_EXPECT(EQUAL(unit->message_s, seconds), "%s: messages of %g s, should be %g", name, unit->message_s, seconds);
+    WF_EXPECT(EQUAL(unit->forward_s, forward_s), "%s: forward of %g s, should be %g", name, unit->forward_s, forward_s);
     free_both(plan, model);
 }
 
+static void expect_around(const char *name, wf_neighbourhood_attention_opts o, double bytes)
+{
+    o.features = 8;
+    o.heads = 2;
+    expect_cost(name, wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_neighbourhood_attention(ctx, o))), 1, bytes, 2 * 1.5);
+}
+
+static void expect_tokens(const char *name, int64_t heads, double bytes, double messages)
+{
+    expect_cost(name,
+                wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_lambda(ctx, wf_tokens),
+                                             wf_multihead(ctx, (wf_multihead_opts){.features = 8, .heads = heads}))),
+                2, bytes, messages);
+}
+
 /* Rows of 8 channels of 32 pixels. A neighbourhood of 5 by 4 rows reads 2 rows above and 2 or 1 below, keys and values
- * alike; shifted windows of 8 lack 4 rows on each rank, and their outputs go back; tokens go to heads and back. */
+ * alike, and twice that in steps of 2; shifted windows of 8 lack 4 rows on each rank, and their outputs go back. Tokens
+ * go to heads and back; of fewer heads than ranks keys and values go round, and their gradients with them. */
 static void attention_sends(void)
 {
     const double row = 8 * 32 * 4;
-    const wf_neighbourhood_attention_opts odd = {.features = 8, .heads = 2, .kernel = 5};
-    const wf_neighbourhood_attention_opts even = {.features = 8, .heads = 2, .kernel = 4};
     const wf_window_attention_opts window = {.features = 8, .heads = 2, .window = 8, .shift = 4};
-    expect_bytes("odd neighbourhoods", wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_neighbourhood_attention(ctx, odd))),
-                 1, 2 * 2 * 3 * row);
-    expect_bytes("even neighbourhoods",
-                 wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_neighbourhood_attention(ctx, even))), 1,
-                 2 * 2 * 2.25 * row);
-    expect_bytes("windows", wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_window_attention(ctx, window))), 1,
-                 4 * 4 * row);
-    expect_bytes("tokens",
-                 wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_lambda(ctx, wf_tokens),
-                                              wf_multihead(ctx, (wf_multihead_opts){.features = 8, .heads = 4}))),
-                 2, 2 * 4 * 0.75 * 16 * row);
+    expect_around("odd neighbourhoods", (wf_neighbourhood_attention_opts){.kernel = 5}, 2 * 2 * 3 * row);
+    expect_around("even neighbourhoods", (wf_neighbourhood_attention_opts){.kernel = 4}, 2 * 2 * 2.25 * row);
+    expect_around("dilated neighbourhoods", (wf_neighbourhood_attention_opts){.kernel = 5, .dilation = 2},
+                  2 * 2 * 6 * row);
+    expect_cost("windows", wf_sequential(ctx, WF_LAYERS(conv(8, 8), wf_window_attention(ctx, window))), 1, 4 * 4 * row,
+                2 * 2);
+    expect_tokens("tokens by heads", 4, 2 * 4 * 0.75 * 16 * row, 2 * 2 * 3);
+    expect_tokens("tokens in a ring", 2, (2 * 3 + 2 * 3 + 2 * 4) * 16 * row, 2 * 3);
 }
 
 /* Windows are computed whole: of 5 windows of 13 rows 4 ranks have two, one, one and one; projections take their share.
