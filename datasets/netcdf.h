@@ -43,9 +43,9 @@ typedef struct wf_netcdf_opts {
 
 /* Lazy and local, as the readers of datasets/readers.h. With wf_scatter_dataset an error of opening is the same on all
  * ranks. WF_ERR_IO: there is no such file; WF_ERR_FORMAT: it is damaged or cut off, lacks a variable, says by text
- * or by more than 8 numbers what is missing, or, when a sample is read, has an element that is neither finite nor
- * missing; WF_ERR_SHAPE: variables that do not fit together, or fewer times than a sample has; WF_ERR_UNSUPPORTED: this
- * build of Weft has no netCDF. */
+ * or by more than 8 numbers what is missing, has a scale_factor or add_offset that is not one number, or, when a sample
+ * is read, has an element that is neither finite nor missing; WF_ERR_SHAPE: variables that do not fit together, or
+ * fewer times than a sample has; WF_ERR_UNSUPPORTED: this build of Weft has no netCDF. */
 wf_dataset *wf_netcdf_dataset(wf_ctx *ctx, const char *path, wf_netcdf_opts opts);
 
 typedef struct wf_netcdf_info {

@@ -101,16 +101,6 @@ static const struct {
     {NC_DOUBLE, "f64", NC_FILL_DOUBLE},
 };
 
-/* The attribute if it is one number, else `otherwise`. */
-static double number_attribute(const wf_nc *f, int variable, const char *name, double otherwise)
-{
-    size_t length = 0;
-    double value;
-    const bool is_number = nc_inq_attlen(f->id, variable, name, &length) == NC_NOERR && length == 1 &&
-                           nc_get_att_double(f->id, variable, name, &value) == NC_NOERR;
-    return is_number ? value : otherwise;
-}
-
 /* Reads an attribute that is text, or one string of netCDF-4, as Python's libraries write it. Returns false if there is
  * none that fits into `size` bytes. */
 static bool read_words(const wf_nc *f, int id, const char *name, char *text, size_t size)
@@ -170,6 +160,28 @@ static wf_status add_missing(const wf_nc *f, wf_nc_variable *v, const char *name
     return WF_OK;
 }
 
+/* Reads an attribute that is one number, if it is there. CF (8.1, appendix A) has no other form of it; with one that is
+ * ignored the program would train on packed numbers. */
+static wf_status read_factor(const wf_nc *f, const wf_nc_variable *v, const char *name, double *number)
+{
+    size_t length = 0;
+    nc_type type = NC_NAT;
+    if (nc_inq_att(f->id, v->id, name, &type, &length) != NC_NOERR)
+        return WF_OK;
+    WF_CHECK(type != NC_CHAR && type != NC_STRING, WF_ERR_FORMAT, "%s: %s of %s is text: should be a number", f->path,
+             name, v->name);
+    WF_CHECK(length == 1, WF_ERR_FORMAT, "%s: %s of %s has %zu numbers: should be one", f->path, name, v->name, length);
+    const int error = nc_get_att_double(f->id, v->id, name, number);
+    return error == NC_NOERR ? WF_OK
+                             : fail_netcdf(WF_ERR_FORMAT, f->path, "read how numbers are packed in", v->name, error);
+}
+
+static wf_status read_packing(const wf_nc *f, wf_nc_variable *v)
+{
+    WF_TRY(read_factor(f, v, "scale_factor", &v->scale));
+    return read_factor(f, v, "add_offset", &v->offset);
+}
+
 /* Only variables that are read need this: those with a wrong attribute can still be listed. */
 static wf_status read_missing(const wf_nc *f, wf_nc_variable *v)
 {
@@ -188,7 +200,7 @@ static wf_status describe_locked(const wf_nc *f, int id, wf_nc_variable *v)
     nc_type type = NC_NAT;
     int dims[NC_MAX_VAR_DIMS];
     size_t length = 0;
-    *v = (wf_nc_variable){.id = id, .type = "other"};
+    *v = (wf_nc_variable){.id = id, .type = "other", .scale = 1};
     int error = nc_inq_var(f->id, id, v->name, &type, &v->rank, dims, NULL);
     if (error != NC_NOERR)
         return fail_netcdf(WF_ERR_FORMAT, f->path, "look at a variable", "", error);
@@ -200,8 +212,6 @@ static wf_status describe_locked(const wf_nc *f, int id, wf_nc_variable *v)
             return fail_netcdf(WF_ERR_FORMAT, f->path, "look at a dimension of", v->name, error);
         v->dim[d] = (int64_t)length;
     }
-    v->scale = number_attribute(f, id, "scale_factor", 1);
-    v->offset = number_attribute(f, id, "add_offset", 0);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].type == type) {
             v->type = types[i].name;
@@ -236,7 +246,10 @@ static wf_status find_locked(const wf_nc *f, const char *name, wf_nc_variable *v
     if (nc_inq_varid(f->id, name, &id) != NC_NOERR)
         return fail_unknown(f, name);
     WF_TRY(describe_locked(f, id, v));
-    return v->numbers ? read_missing(f, v) : WF_OK;
+    if (!v->numbers)
+        return WF_OK;
+    WF_TRY(read_packing(f, v));
+    return read_missing(f, v);
 }
 
 wf_status wf_nc_find(wf_nc *file, const char *name, wf_nc_variable *variable)

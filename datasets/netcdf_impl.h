@@ -22,9 +22,9 @@ typedef struct wf_nc_variable {
     bool single;  /* stored as f32, so that missing values are compared as f32 */
     int64_t dim[WF_MAX_RANK];
     char dim_name[WF_MAX_RANK][WF_NETCDF_NAME];
-    double scale, offset;
-    double wrap; /* added to negative numbers, which an attribute declares unsigned; 0: none */
-    double fill; /* the library's fill value of its type; 0: none */
+    double scale, offset; /* of wf_nc_find only */
+    double wrap;          /* added to negative numbers, which an attribute declares unsigned; 0: none */
+    double fill;          /* the library's fill value of its type; 0: none */
     int n_missing;
     double missing[2 * WF_NC_MISSING]; /* of wf_nc_find only */
 } wf_nc_variable;
@@ -36,9 +36,10 @@ wf_status wf_nc_check_header(const char *path, int64_t length) WF_NODISCARD;
 wf_status wf_nc_open(const char *path, wf_nc **file) WF_NODISCARD;
 void wf_nc_close(wf_nc *file); /* NULL is fine */
 int wf_nc_variables(const wf_nc *file);
-/* The variable of this number, without its missing values. */
+/* The variable of this number, without its missing values and how it is packed. */
 wf_status wf_nc_describe(wf_nc *file, int id, wf_nc_variable *variable) WF_NODISCARD;
-/* The variable of this name. WF_ERR_FORMAT: there is none (with a list), or its missing values are no numbers. */
+/* The variable of this name. WF_ERR_FORMAT: there is none (with a list), its missing values are no numbers, or its
+ * scale or offset is not one number. */
 wf_status wf_nc_find(wf_nc *file, const char *name, wf_nc_variable *variable) WF_NODISCARD;
 /* Returns true if the dimension of this name is unlimited, or its coordinate has units of time. */
 bool wf_nc_is_time(wf_nc *file, const char *dimension);

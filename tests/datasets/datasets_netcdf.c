@@ -399,6 +399,44 @@ static void write_attributes(const char *path)
     NC(nc_close(f));
 }
 
+/* Each variable has an attribute that CF does not allow. */
+static void write_packing(const char *path)
+{
+    static const char *const name[4] = {"scaled", "moved", "twice", "string"};
+    const char *half = "0.5";
+    const double two[2] = {1, 2};
+    int f, dim[2], v[4];
+    NC(nc_create(path, NC_CLOBBER | NC_NETCDF4, &f));
+    NC(nc_def_dim(f, "y", 2, &dim[0]));
+    NC(nc_def_dim(f, "x", 4, &dim[1]));
+    for (int i = 0; i < 4; i++)
+        NC(nc_def_var(f, name[i], NC_SHORT, 2, dim, &v[i]));
+    NC(nc_put_att_text(f, v[0], "scale_factor", 3, half));
+    NC(nc_put_att_text(f, v[1], "add_offset", 3, half));
+    NC(nc_put_att_double(f, v[2], "scale_factor", NC_DOUBLE, 2, two));
+    NC(nc_put_att_string(f, v[3], "add_offset", 1, &half));
+    NC(nc_close(f));
+}
+
+static void packing(void)
+{
+    int n = 0;
+    if (rank == 0)
+        write_packing(in_folder("p.nc"));
+    WF_EXPECT_OK(wf_barrier(comm));
+    expect_refused("p.nc", (wf_netcdf_opts){.variables = "scaled"}, WF_ERR_FORMAT,
+                   "p.nc: scale_factor of scaled is text: should be a number");
+    expect_refused("p.nc", (wf_netcdf_opts){.variables = "moved"}, WF_ERR_FORMAT,
+                   "p.nc: add_offset of moved is text: should be a number");
+    expect_refused("p.nc", (wf_netcdf_opts){.variables = "twice"}, WF_ERR_FORMAT,
+                   "p.nc: scale_factor of twice has 2 numbers: should be one");
+    expect_refused("p.nc", (wf_netcdf_opts){.variables = "string"}, WF_ERR_FORMAT,
+                   "p.nc: add_offset of string is text: should be a number");
+    /* A list shows them all. */
+    WF_EXPECT_OK(wf_netcdf_each(in_folder("p.nc"), count_variable, &n));
+    WF_EXPECT(n == 4, "%d variables", n);
+}
+
 static wf_status expect_u8(void *user, const char *name, const char *type, wf_shape shape, const char *dimensions)
 {
     WF_EXPECT(strcmp(name, "v") != 0 || strcmp(type, "u8") == 0, "%s is %s", name, type);
@@ -514,6 +552,7 @@ static int run(int argc, char **argv)
                                                {"bad_files", bad_files},
                                                {"cut_files", cut_files},
                                                {"missing_values", missing_values},
+                                               {"packing", packing},
                                                {"attributes", attributes},
                                                {"normalised_mask", normalised_mask},
                                                {"bad_times", bad_times},
