@@ -22,8 +22,8 @@
  *
  * Failure. The first error is kept with its text until wf_background_wait; operations that have not begun are left out.
  * The stream has errors of its own (wf_errors_swap), so it does not touch the program's last error. A communicator and
- * its `async` fail together, as ranks may wait in either. In a wait each operation has a deadline; outside of one only
- * failures of other ranks are looked at, every POLL_EVERY advances. */
+ * its `async` fail together, as ranks may wait in either. A rank that does not come is noticed in a wait alone, by the
+ * deadline of the operation; outside of one only notices of failures are read, every POLL_EVERY advances. */
 #include "comm/background_author.h"
 #include "comm/open_impl.h"
 

@@ -20,8 +20,8 @@
 #include "comm/reducer_author.h"
 #include "core/status_author.h"
 
-/* Prepares the communicator: opens a second one of the same ranks and name (`async`), so that messages of the stream
- * never meet those of the program. Once is enough; further calls do nothing. Collective. */
+/* Opens a second communicator of the same ranks and name (`async`), so that messages of the stream never meet those of
+ * the program. Further calls do nothing. Collective. */
 wf_status wf_background_open(wf_comm *comm) WF_NODISCARD;
 
 /* The second connection of the ranks; NULL before it is opened, and where there is one rank. */
@@ -44,7 +44,8 @@ void wf_background_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes
 
 /* WF_OK, or the first error since the last wait. Local. */
 wf_status wf_background_status(const wf_comm *comm) WF_NODISCARD;
-/* Waits for all that was added, and returns the first error. Local. */
+/* Waits for all that was added, so for all ranks that take part in it, and returns the first error. It sends nothing of
+ * its own: ranks need not call it at the same place. */
 wf_status wf_background_wait(wf_comm *comm) WF_NODISCARD;
 /* Like wf_background_wait after a failure, whose error stays the last one; operations of a dead communicator end at
  * once. Does nothing for a communicator that is closed. Local. */

@@ -1,5 +1,5 @@
-/* A call: one communication as every rank makes it, from the function that the program calls to the guard, which
- * distinguishes the ranks' calls, the engine, which makes and keeps its schedule, and errors, which print it. */
+/* A call: one communication, described once. Public functions fill it in; the guard hashes and records what ranks must
+ * agree about, the engine makes and keeps a schedule for it. A record of it (wf_call_record) is what ranks compare. */
 #ifndef WF_COMM_CALL_AUTHOR_H
 #define WF_COMM_CALL_AUTHOR_H
 
@@ -7,15 +7,15 @@
 #include "core/tensor.h"
 
 typedef enum wf_operation {
-    WF_CALL_BCAST = 0,      /* both 0: count elements */
+    WF_CALL_BCAST = 0,      /* operand 0, read and written: count elements */
     WF_CALL_REDUCE,         /* input 0 to output 0 of the root */
     WF_CALL_ALLREDUCE,      /* input 0 to output 0 */
     WF_CALL_ALLGATHER,      /* input 0: count elements; output 0: ranks times as many */
     WF_CALL_REDUCE_SCATTER, /* inputs r to output 0: part[r] elements */
     WF_CALL_BARRIER,
-    WF_CALL_SUM_SHARDS,    /* both 0, in shards part[0..ranks] */
-    WF_CALL_GATHER_SHARDS, /* both 0, in shards part[0..ranks] */
-    WF_CALL_SUM,           /* both 0: a reducer's sum of gradients */
+    WF_CALL_SUM_SHARDS,    /* operand 0, read and written, in shards part[0..ranks] */
+    WF_CALL_GATHER_SHARDS, /* the same operand */
+    WF_CALL_SUM,           /* the same operand: a reducer's sum of gradients */
     /* What this rank alone knows of a call. */
     WF_CALL_LISTS, /* tensors between any two ranks: messages, gathers, scatters, all-to-alls. Input r to rank r, output
                       r from rank r: part[r] and part[ranks + r] bytes; -1: not even a frame. Input and output number
@@ -33,7 +33,7 @@ typedef struct wf_call {
     wf_operation operation;
 
     /* What all ranks must agree about. */
-    const char *name;    /* as the user typed it, for errors; NULL: wf_call_name */
+    const char *name;    /* as the user typed it, for records and errors; NULL only where the guard is left out */
     const char *reducer; /* of WF_CALL_SUM: its name */
     wf_reduce_op op;
     wf_dtype dtype;

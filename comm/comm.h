@@ -28,13 +28,13 @@
  * log says so, and messages are used instead.
  *
  * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation, the
- * number of the collective, and the place of the call in the program. A collective in which every rank learns of every
- * other one carries its number and a hash of operation, type, shape and root with its messages; every other one first
- * sends them as a few bytes to its ring neighbour, on a duplicate of the communicator. A rank that has waited for 20 ms
- * sends them in any case, so that both can say what the other one did. A rank that fails for its own reasons posts a
- * notice there. A rank that had completed its part before the failure gets the error from its next call that waits, or
- * that begins 20 ms after it looked last. After an error a communicator is dead, and so are those split from it: every
- * later call returns that error, and closing it does not wait. This holds for every error of a function that
+ * number of the collective, and the place of the call in the program. Ranks notice that they make different calls by a
+ * hash of number, operation, type, shape and root, which is in the tags of messages and in memory that all ranks share;
+ * where that cannot prove that all calls are equal, and after 20 ms of waiting, each sends a record of its call to its
+ * neighbour in the ring of ranks. A rank that fails for its own reasons sends a notice to all; one that dies sends none
+ * (docs/running.md says who notices). A rank that had completed its part gets the error from its next call that waits,
+ * or that begins 20 ms after it looked last. After an error a communicator is dead, and so are those split from it:
+ * every later call returns that error, and closing it does not wait. This holds for every error of a function that
  * communicates, also for a wrong argument, since other ranks may be waiting for this one.
  *
  * Messages name a rank by its number in the world, and, where the communicator of the call counts it otherwise, by that
@@ -124,9 +124,9 @@ WF_PLACED wf_status wf_bcast(wf_comm *comm, wf_tensor *x, int root) WF_NODISCARD
  * and do not depend on the count; bf16 and f16 are combined in f32 and rounded once; integers wrap; max and min give
  * NaN if any input is NaN. */
 WF_PLACED wf_status wf_allreduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
-/* y is read on the root alone. */
+/* Collective. As wf_allreduce, but the result is on the root alone, which alone gives y. */
 WF_PLACED wf_status wf_reduce(wf_comm *comm, const wf_tensor *x, wf_tensor *y, wf_reduce_op op, int root) WF_NODISCARD;
-/* Collective. Ragged: y[r] has the type and shape of rank r's x; y is read on the root alone (gather), or
+/* Collective. Ragged: y[r] has the type and shape of rank r's x; y is given on the root alone (gather), or
  * everywhere. The shapes may differ between ranks and may be empty. */
 WF_PLACED wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root) WF_NODISCARD;
 WF_PLACED wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y) WF_NODISCARD;
@@ -136,7 +136,7 @@ WF_PLACED wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y,
 WF_PLACED wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y) WF_NODISCARD;
 /* Collective. y on rank r is the reduction over all ranks of their x[r]. */
 WF_PLACED wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
-WF_PLACED wf_status wf_barrier(wf_comm *comm) WF_NODISCARD;
+WF_PLACED wf_status wf_barrier(wf_comm *comm) WF_NODISCARD; /* Collective. Ends once all ranks have begun it. */
 
 /* --- Bytes and numbers: metadata. Collective, but for those between two ranks. ------------------------------ */
 
@@ -161,9 +161,9 @@ WF_PLACED wf_status wf_allreduce_i64(wf_comm *comm, int64_t *values, int64_t cou
  * stays usable, since all ranks know of the error. */
 WF_PLACED wf_status wf_bcast_status(wf_comm *comm, wf_status status, int root) WF_NODISCARD;
 
-/* The traffic that this rank has given to the transport since the communicator was made. Payload only: check records,
- * notices, and the 56 bytes of type and shape that are sent ahead of a tensor, or of scattered bytes, are not counted.
- * With P ranks and n bytes (of a tensor, or of x) a rank sends
+/* The traffic that this rank has given to the transport since the communicator was made. Payload only: records of
+ * calls, notices, and the 56 bytes of type and shape that are sent ahead of a tensor, or of scattered bytes, are not
+ * counted. With P ranks and n bytes (of a tensor, or of x) a rank sends
  *
  *   send                n                           all-reduce     2 n (P-1)/P where P divides the count; else
  *   broadcast           n (P-1) over all ranks                     n - own block + (P-1) own block per piece of the

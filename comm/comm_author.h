@@ -25,7 +25,7 @@ wf_status wf_comm_post_failure(wf_comm *comm, wf_status status);
  * Collective. */
 wf_status wf_agree_status(wf_comm *comm, wf_status status) WF_NODISCARD;
 
-/* WF_OK, or the error that the communicator died of. Local. */
+/* WF_OK, or the error that the communicator died of; looks for notices of other ranks before. Local. */
 wf_status wf_comm_alive(wf_comm *comm) WF_NODISCARD;
 
 /* How gradients move, and why: "4 ranks on 2 nodes, device cpu, ...", in `text`, which is returned. Local. */

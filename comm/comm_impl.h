@@ -1,4 +1,4 @@
-/* The inside of a communicator. */
+/* The inside of a communicator: what all rooms of comm share. It declares no function. */
 #ifndef WF_COMM_COMM_IMPL_H
 #define WF_COMM_COMM_IMPL_H
 
@@ -10,9 +10,9 @@
 #include "core/context_author.h"
 #include "core/tensor_author.h"
 
-#define WF_WHY          160
+#define WF_WHY          160             /* bytes of a text that says why something is not used */
 #define WF_GRACE_MS     1000            /* how long ranks wait to agree on one error */
-#define WF_TAGS         16384           /* of users; collectives use the next as many */
+#define WF_TAGS         16384           /* tags 0 to 16383 are of users; the others are of collectives (wf_comm.tags) */
 #define WF_PROMPT_BYTES ((size_t)65280) /* what MPI sends over TCP at once, without asking the receiver */
 
 /* What travels ahead of a tensor whose type and shape the receiver has to check. */
@@ -33,7 +33,7 @@ typedef struct wf_comm_shared {
     wf_ctx *ctx;
     int64_t members;
     size_t chunk_bytes;   /* of a message at most: the least of all ranks */
-    bool in_order;        /* some calls are matched by their order alone: tasks run where they are added */
+    bool in_order;        /* native calls match by order alone: what the background stream gets runs at once */
     bool background_runs; /* an operation of the background stream is running, not the main program */
     bool waits;           /* set while a wait of the main program that lasts advances the background stream */
     wf_host_block block;
@@ -106,7 +106,7 @@ struct wf_comm {
     const char *name;
     int rank, size, intra_rank, intra_size, inter_rank, inter_size;
     wf_rank_table ranks;
-    int tags;                   /* how many the transport has beyond those of users, and one more */
+    int tags;                   /* of collectives, from WF_TAGS on; two higher ones are of commits (commit.c) */
     uint64_t mpi_comm;          /* the transport's */
     struct wf_control *control; /* NULL where there is one rank */
     struct wf_engine *engine;

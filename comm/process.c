@@ -54,15 +54,15 @@ static bool lives(const wf_comm *comm)
     return true;
 }
 
-/* The neighbour learns that no collective follows, and all that no message does. */
+/* Tells the right neighbour that no collective follows, and all ranks that this program ends. */
 static void say_farewell(wf_comm *comm)
 {
     wf_control_leave(comm, "exit");
     wf_control_tell(comm, WF_OK, "", false);
 }
 
-/* Ranks that wait for one that has failed and left would otherwise wait for their time-out. Where a communicator died,
- * its shared state has been told why. */
+/* Tells the others, which would wait for this rank until their time-out. The ranks of a communicator that died know
+ * why. */
 static void tell_that_we_leave(int code)
 {
     for (wf_comm *comm = opened; comm; comm = comm->next_open) {

@@ -21,7 +21,7 @@
 #define WF_TRACE_STEP    96
 #define WF_RANK_TEXT     28
 
-/* What a call is: travels to the ring neighbour, and makes messages. Fields that do not matter are -1. */
+/* What a call is, for the ring neighbour to compare and for errors to print. Fields that do not matter are -1. */
 typedef struct wf_call_record {
     uint64_t sequence; /* of the collective; 0 for a message between two */
     char operation[WF_OPERATION];
@@ -56,7 +56,7 @@ typedef struct wf_trace_event {
 
 /* What a process does, for the others of its machine; each word is read and written as a whole. */
 typedef struct wf_trace_state {
-    int64_t beat_ns;     /* of the monotonic clock: its watchdog looks around */
+    int64_t beat_ns;     /* of the monotonic clock: the last beat of its watchdog, which shows that it runs */
     int64_t awaits;      /* the process that it waits for; 0: it computes, or has not waited long */
     int64_t since_ns;    /* when that wait began, or last got on */
     uint64_t wait_event; /* the event of the call that waits */

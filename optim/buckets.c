@@ -1,8 +1,8 @@
 /* Buckets: gradients are summed over the ranks in groups while backward goes on.
  *
  * Actors. Backward reports each gradient that is complete (wf_buckets_ready). The background stream sums buckets, one
- * after the other. The step (multi_node.c) calls begin before backward and end after it, and updates then. In a step
- * only end waits; flush, swap and announce do too.
+ * after the other. The step (multi_node.c) calls begin before backward and end after it, and updates then. Once the
+ * buckets are made, begin and ready wait for no other rank; end does, and its other forms: swap, flush and announce.
  *
  *     flat buffer   | w5 w4 | w3 w2 w1 | w0 | trailer |     a bucket: neighbours, summed over the same axes
  *     backward      ready(w5) ready(w4) -> bucket 0 starts ... ready(w0) -> the last one starts, with the trailer
@@ -24,7 +24,8 @@
  * are in flight during the next one; flush waits for them. A captured step must have the trailer of the run before it
  * (`sent`), since every replay sends the same numbers.
  *
- * Failure. An error of the stream is the result of the next ready, or of end; wf_optim_step tells the other ranks. */
+ * Failure. An error of the stream is the result of the next ready, or of end; wf_optim_step tells the other ranks. A
+ * rank that has died is noticed in end, by the deadline of the first sum that needs it (comm/guard/deadline.c). */
 #include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 
@@ -330,8 +331,7 @@ static wf_status add_buckets(wf_buckets *all, unsigned axes, int64_t first, int6
     return WF_OK;
 }
 
-/* The order of the tasks is the order of completion, which all ranks agreed on: tasks of one communicator match by it.
- */
+/* Buckets start in the order in which rank 0 completed them, on all ranks: the sums of one communicator match by it. */
 static void sort_by_place(wf_buckets *all)
 {
     for (int64_t i = 1; i < all->n; i++) {

@@ -1,5 +1,5 @@
 /* The multi-node optimizer: makes a local one collective, sums gradients, loss and weights in every step, and
- * divides by the global number of samples. A failure on one rank becomes an error on all before any update. */
+ * divides by the global number of samples. A failure on one rank before its sums are over stops the update of all. */
 #include "optim/multi_node.h"
 
 #include "comm/comm_author.h"

@@ -75,7 +75,8 @@ typedef struct wf_multi_node_opts {
  * ranks and names the first difference.
  *
  * The loss is summed in the same buffer, so after the step wf_item(loss) is the global loss on every rank. If a step
- * fails on one rank, the others return the same error. The communicator must outlive the optimizer's last step. */
+ * fails on one rank, the others return the same error, from this step or from their next call; of a rank that dies,
+ * docs/running.md says what the others get. The communicator must outlive the optimizer's last step. */
 WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
 /* WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
 WF_PLACED wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);

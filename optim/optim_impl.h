@@ -71,7 +71,8 @@ typedef struct wf_optim_distributed {
     /* A sum of squares that is non-finite on every rank if any gradient on any rank is non-finite; otherwise any
      * number. No read by the host. */
     wf_status (*overflow)(wf_optim *optim, const wf_array *out);
-    /* This rank leaves a step (optim->agreed: all ranks do, for the same reason). What the step returns. */
+    /* This rank leaves a step with an error: tells the other ranks, unless all have it (optim->agreed), and returns
+     * what the step returns. */
     wf_status (*failed)(wf_optim *optim, wf_status status);
     void (*free)(wf_optim *optim);
 } wf_optim_distributed;

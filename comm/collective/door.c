@@ -1,12 +1,12 @@
 /* The door: the one sequence by which a collective runs.
  *
  *     checked   the caller has looked at its arguments; an error of one rank becomes that of all
- *     enter     the guard numbers the call, notes it, and shows it to the neighbour (comm/guard/operation.c)
+ *     enter     the guard numbers the call, notes it, and announces it (comm/guard/operation.c, control.c)
  *     buffers   tensors become memory that travels: packed, and in the host's memory unless they move natively
  *     move      a schedule of the engine; a step of it may be calls of the native transport
  *     store     what came goes into the tensor
  *     settle    waits until the left neighbour is known to make the same call
- *     end       counts the call as over; a failure on the way reaches all ranks
+ *     end       counts the call as over; an error of any step above becomes the same error on all ranks
  *
  * Public functions describe a call and pass it in. The background stream does so a little at a time
  * (comm/background.c), and an exchange between its begin and its end (comm/mesh/exchange.c): for these the same steps

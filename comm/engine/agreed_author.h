@@ -1,8 +1,8 @@
 /* The agreed configuration: what all ranks of a communicator know alike before the first schedule is made.
  *
- * It is settled once, when the communicator is made, and does not change; schedules are pure functions of it, of the
- * rank and of the call. So the schedules that two ranks have made, each for itself, are parts of one plan, and any
- * process can make the schedules of all ranks. */
+ * It is made with the communicator; `native`, `shared` and `pairs` may change later, in a collective call, so on all
+ * ranks. Schedules are pure functions of it, of the rank and of the call. So the schedules that two ranks make, each
+ * for itself, are parts of one plan, and any process can make those of all ranks. */
 #ifndef WF_COMM_ENGINE_AGREED_AUTHOR_H
 #define WF_COMM_ENGINE_AGREED_AUTHOR_H
 

@@ -332,8 +332,8 @@ static wf_status wrong_size(const wf_run *run, const wf_transfer *t)
 
 static wf_status run_ready(wf_run *run, bool *moved);
 
-/* A message of another length than is expected: its frame, which came before it, says more about it. */
-static wf_status disagree(wf_run *run, int32_t flight, bool *moved)
+/* Reports a message of another length than is expected, by the check of its frame, which came before it, if it can. */
+static wf_status report_length(wf_run *run, int32_t flight, bool *moved)
 {
     const wf_transfer *wrong = &run->flight[flight].transfer;
     for (int32_t i = run->landed; i < flight; i++) {
@@ -365,7 +365,7 @@ static wf_status look(wf_run *run, int32_t *first, bool *moved)
         if (t->status != WF_OK)
             return t->status;
         if (!t->sending && t->arrived != t->bytes)
-            return disagree(run, i, moved);
+            return report_length(run, i, moved);
         *moved = true;
         finish(run, run->flight[i].step);
     }

@@ -35,7 +35,7 @@ typedef struct wf_binding {
     int32_t steps_at_once; /* simulation: local steps in one advance; 0: all */
 } wf_binding;
 
-typedef struct wf_flight {
+typedef struct wf_flight { /* a message that has begun; a `flight` of progress.c is a whole call */
     wf_transfer transfer;
     int32_t step;
 } wf_flight;

@@ -1,6 +1,6 @@
-/* All or none: ranks agree that all of them make a call of MPI that blocks, and that no wait can look into. Each member
- * says yes to the first one; that one answers all with the number of the new communicator, or with 0, which means "no".
- * After a yes a rank makes the call whatever it is told; a rank that fails before takes the others out of it. */
+/* A commit in two phases, before a call of MPI that blocks and cannot be given up (make_part in comm/open.c): all
+ * members make the call, or none. Each says yes to the first one, which answers all with the number of the new
+ * communicator; or with 0 for "no", if a notice of a failure comes first. After its yes a rank awaits nothing else. */
 #include "comm/guard/guard_impl.h"
 
 #include "core/config_author.h"

@@ -2,14 +2,15 @@
  *
  * Actors. Each rank compares its calls with those of its left neighbour in the ring of ranks: all are equal if each
  * pair is. Rank 0 decides which of several failures counts (the verdict). The channel is an MPI communicator of its own
- * with two tags. Only wf_control_announce waits, until the place of the record is free; all waits poll the channel.
+ * with two tags. It is polled by every wait (wf_control_poll); here only wf_control_announce waits, for a free place.
  *
- * A call is announced as record n, in place n % RECORDS, and later confirmed on each rank by the first of these:
+ * A rank announces a call: its record is number n, in place n % RECORDS, and nothing is sent yet. Each rank confirms
+ * call n, that is, knows that its left neighbour makes the same one, by the first of these:
  *   - wf_control_confirm: messages or slot flags of the call itself, which hold its hash, came from all ranks;
  *   - shared memory: the left neighbour's cell of call n has the same hash, or, after a look, an equal record;
  *   - without it, a message with an equal record n, or a later one: its sender could end call n only if all agree.
- * The message is sent at once if nothing else will confirm the call (wf_control_show), else after LATE_NS, when the
- * wait is long: then a rank in another call is told what this one does. A record that differs fails the communicator.
+ * wf_control_show sends that message: at once if nothing else will confirm the call, else after LATE_NS of waiting, so
+ * that a rank in another call can compare it. A record that differs fails the communicator (disagree).
  *
  * Who owns what. A record is the sender's; its place is used again when the right neighbour has confirmed it in shared
  * memory, or when its message, if any, is sent. The number of a cell is stored with release after hash and record.
@@ -34,16 +35,16 @@
 #define LINE       128      /* ranks do not disturb each other's caches */
 #define LATE_NS    20000000 /* in a call, after which its record is sent in any case; from one look for notices on */
 
-/* Tells of a failure; with status 0 and busy_ms 0, of the end of a program; with busy_ms, of a rank that computes for
- * so long. */
+/* Tells all ranks of a failure; with status 0 and busy_ms 0, of the end of a program; with busy_ms, of a rank that
+ * computes for that long. */
 typedef struct notice {
     int32_t status, verdict;
-    uint64_t sequence; /* where it happened (position): calls before that go on */
+    uint64_t position; /* where it happened (position_of): calls before that go on */
     int64_t busy_ms;
     char text[WF_FAILURE_TEXT];
 } notice;
 
-/* A record as a message: of which call, of those since the communicator was made. */
+/* A record as a message, with the number of its call: calls are counted from 0 since the communicator was made. */
 typedef struct numbered {
     uint64_t number;
     wf_call_record call;
@@ -81,12 +82,12 @@ struct wf_control {
     bool arrived; /* theirs holds a record */
     MPI_Request record, notice;
     notice heard;
-    notice held;       /* the failure received, and the first call that it concerns; no status: none */
+    notice held;       /* the failure received, at the lowest position of all; no status: none */
     int64_t held_ns;   /* since when */
     numbered farewell; /* announces that no call follows; no operation: not sent yet */
     MPI_Request leaving;
     telling *told;         /* the last first */
-    uint64_t failed;       /* the first call of which a failure was told; 0: none was */
+    uint64_t failed;       /* the lowest position of a failure that was told; 0: none was */
     int64_t busy_until_ns; /* of any other rank, as far as is known */
     char busy_with[80];
     bool dead;
@@ -180,8 +181,8 @@ static wf_status look_for_place(struct wf_control *c, bool *is_free)
     return WF_OK;
 }
 
-/* The record of the left neighbour that is of call n or a later one, into c->theirs; *there: it has come. Those before
- * are of calls that are over. */
+/* Receives the left neighbour's record of call n, or of a later one, into c->theirs; *there: it has come. Earlier
+ * records are of calls that are over. */
 static wf_status next_record(struct wf_control *c, uint64_t n, bool *there)
 {
     int done = c->arrived;
@@ -315,7 +316,7 @@ static wf_status look_for_record(struct wf_control *c, uint64_t n, const wf_call
     return WF_OK;
 }
 
-/* With one neighbour, which suffices: in a ring all are equal if each equals its left one. */
+/* Compares with the left neighbour, which suffices: in a ring all are equal if each equals its left one. */
 static wf_status compare_records(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
@@ -370,13 +371,13 @@ static wf_status tell_all(wf_comm *comm, notice what)
     return WF_OK;
 }
 
-/* The first failure counts, and what follows from it would only confuse; but of an earlier call all must hear. */
+/* Tells of the first failure alone, since later ones follow from it; but of one in an earlier call, again. */
 static void tell_failure(wf_comm *comm, notice what)
 {
     struct wf_control *c = comm->control;
-    if (c->failed && c->failed <= what.sequence)
+    if (c->failed && c->failed <= what.position)
         return;
-    c->failed = what.sequence;
+    c->failed = what.position;
     what.verdict = comm->rank == 0;
     if (tell_all(comm, what) != WF_OK)
         wf_error_clear();
@@ -384,13 +385,13 @@ static void tell_failure(wf_comm *comm, notice what)
 
 /* The call that this rank is in, or makes next: collective n is 2 n, and what some ranks make by themselves after it
  * (wf_comm_part) is 2 n + 1. */
-static uint64_t position(const wf_comm *comm)
+static uint64_t position_of(const wf_comm *comm)
 {
     return 2 * comm->sequence + (comm->call.entered ? 0 : comm->call.parting ? 1 : 2);
 }
 
-/* Rank 0 settles at once which failure counts, though it may be in an earlier call itself. */
-static void hold(wf_comm *comm)
+/* Keeps the notice that has come. Rank 0 decides at once which failure counts, even while it is in an earlier call. */
+static void hold_failure(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
     notice held = c->held;
@@ -398,10 +399,10 @@ static void hold(wf_comm *comm)
         c->held_ns = wf_now_ns();
     if (held.status == WF_OK || (c->heard.verdict && !held.verdict))
         held = c->heard;
-    if (c->held.status != WF_OK && c->held.sequence < held.sequence)
-        held.sequence = c->held.sequence;
-    if (c->heard.sequence < held.sequence)
-        held.sequence = c->heard.sequence;
+    if (c->held.status != WF_OK && c->held.position < held.position)
+        held.position = c->held.position;
+    if (c->heard.position < held.position)
+        held.position = c->heard.position;
     c->held = held;
     if (comm->rank > 0)
         return;
@@ -409,7 +410,7 @@ static void hold(wf_comm *comm)
     c->held.verdict = true;
 }
 
-static void hear(wf_comm *comm)
+static void hear_notices(wf_comm *comm)
 {
     struct wf_control *c = comm->control;
     int done = 1;
@@ -417,7 +418,7 @@ static void hear(wf_comm *comm)
     c->heard_ns = wf_tick_ns();
     while (c->notice != MPI_REQUEST_NULL && MPI_Test(&c->notice, &done, &from) == MPI_SUCCESS && done) {
         if (c->heard.status != WF_OK)
-            hold(comm);
+            hold_failure(comm);
         else if (c->heard.busy_ms > 0)
             note_busy(comm, from.MPI_SOURCE);
         else
@@ -430,7 +431,7 @@ static void hear(wf_comm *comm)
 bool wf_control_verdict(wf_comm *comm, wf_status *status, char text[WF_FAILURE_TEXT])
 {
     struct wf_control *c = comm->control;
-    hear(comm);
+    hear_notices(comm);
     *status = (wf_status)c->held.status;
     memcpy(text, c->held.text, WF_FAILURE_TEXT);
     return c->held.status != WF_OK && c->held.verdict;
@@ -454,13 +455,13 @@ static wf_status poll_channel(wf_comm *comm, bool waits)
     const int64_t now = wf_tick_ns();
     bool there;
     if (waits || now - c->heard_ns > LATE_NS) {
-        hear(comm);
+        hear_notices(comm);
         if (c->confirmed == c->announced) /* else records are compared below */
             WF_TRY(next_record(c, c->announced, &there));
     }
     if (c->unsent_ns != 0 && now - c->unsent_ns > LATE_NS)
         WF_TRY(wf_control_show(comm));
-    if (c->held.status != WF_OK && (c->held.sequence <= position(comm) || is_overdue(comm)))
+    if (c->held.status != WF_OK && (c->held.position <= position_of(comm) || is_overdue(comm)))
         return wf_failure_heard(comm, (wf_status)c->held.status, c->held.text);
     return compare_records(comm);
 }
@@ -484,12 +485,12 @@ void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool ref
 {
     /* Between two collectives, a rank that fails makes no part any more. */
     const bool between = !comm->call.entered && !refused;
-    notice what = {.status = (int32_t)status, .sequence = between ? 2 * comm->sequence + 1 : position(comm)};
+    notice what = {.status = (int32_t)status, .position = between ? 2 * comm->sequence + 1 : position_of(comm)};
     strncpy(what.text, text, sizeof what.text - 1);
     tell_failure(comm, what);
 }
 
-static bool sent(MPI_Request *request)
+static bool is_sent(MPI_Request *request)
 {
     int done = 0;
     return MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
@@ -497,19 +498,19 @@ static bool sent(MPI_Request *request)
 
 static bool cancel_request(MPI_Request *request)
 {
-    return *request == MPI_REQUEST_NULL || (MPI_Cancel(request) == MPI_SUCCESS && sent(request));
+    return *request == MPI_REQUEST_NULL || (MPI_Cancel(request) == MPI_SUCCESS && is_sent(request));
 }
 
 static bool all_sent(struct wf_control *c)
 {
     for (telling *t = c->told; t; t = t->next)
         for (int r = 0; r < c->ranks; r++)
-            if (!sent(&t->request[r]))
+            if (!is_sent(&t->request[r]))
                 return false;
     for (int i = 0; i < RECORDS; i++)
-        if (!sent(&c->sent[i]))
+        if (!is_sent(&c->sent[i]))
             return false;
-    return sent(&c->leaving);
+    return is_sent(&c->leaving);
 }
 
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms)
@@ -519,8 +520,8 @@ wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms)
     return tell_all(comm, told);
 }
 
-/* The left neighbour has said its farewell, and nothing more can come from it. */
-static bool parted(struct wf_control *c)
+/* Returns true if the left neighbour's farewell has come, after which it sends nothing, and all is sent here. */
+static bool farewell_came(struct wf_control *c)
 {
     bool there = c->arrived;
     while (!there || !is_farewell(&c->theirs.call))
@@ -534,7 +535,7 @@ static bool release_channel(struct wf_control *c)
 {
     if (c->dead)
         return all_sent(c) && cancel_request(&c->record) && cancel_request(&c->notice);
-    return parted(c) && cancel_request(&c->notice) && MPI_Comm_free(&c->mpi) == MPI_SUCCESS;
+    return farewell_came(c) && cancel_request(&c->notice) && MPI_Comm_free(&c->mpi) == MPI_SUCCESS;
 }
 
 static void control_free(struct wf_control *c)

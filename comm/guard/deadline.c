@@ -1,14 +1,14 @@
 /* How a rank waits: it polls the control channel and the clock, advances the background stream, and yields the
- * processor. Every wait after set-up calls wf_deadline_poll, so every wait has a limit.
- *
- *     polls 1 to SPIN_POLLS    spin; every CONTROL_EVERY polls look at the control channel
+ * processor. Every wait of a call has a limit, since it calls wf_deadline_poll, or has one of its own (commit.c,
+ * failure.c). Every CONTROL_EVERY polls look at the control channel; beyond that:
+ *     polls 1 to SPIN_POLLS    spin
  *     until YIELD_NS           sched_yield
  *     after it                 sleep SLEEP_NS
  *     after GONE_NS            every LOOK_NS look at the process that is awaited (comm/safety/peers.c):
  *                                it has left, or closed the communicator     error after GONE_NS more
  *                                ranks wait for each other in a circle       error after CIRCLE_NS without a change
- *                                it lives: it computes, or waits itself      no fault until WEFT_IDLE_MS
- *                                it shows no sign of life                    error after WEFT_TIMEOUT_MS
+ *                                its watchdog beats: it computes, or waits   no fault until WEFT_IDLE_MS
+ *                                no beat for WEFT_TIMEOUT_MS: dead, stopped  error after WEFT_TIMEOUT_MS
  *
  * The state of a process on another machine cannot be seen: such a wait ends after a time-out of its own, which
  * wf_comm_busy of any rank extends. */
@@ -38,7 +38,7 @@ wf_deadline wf_deadline_new(void)
     return (wf_deadline){.start_ns = wf_now_ns(), .polls = 1, .peer = -1};
 }
 
-/* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: not that is known. */
+/* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: it is not known to. */
 static wf_status end_wait(wf_comm *comm, int64_t waited_ns, int peer, const char *left)
 {
     char call[WF_RECORD_TEXT], number[48] = "", text[WF_FAILURE_TEXT], whom[48] = "its GPU";

@@ -1,14 +1,14 @@
-/* The death of a communicator: which error counts, how all ranks return the same one, and what children inherit. A dead
- * communicator sends nothing any more.
+/* The death of a communicator: which error counts, how all ranks return the same one, and what those split from it
+ * inherit. Disagreements come from control.c, time-outs and circles from deadline.c, errors of calls from operation.c.
  *
- *     this rank fails (wf_failure_own) or sees a time-out (wf_failure_seen)
+ *     this rank fails (wf_failure_own), or sees a disagreement, a circle or a time-out (wf_failure_seen)
  *       --> tell all ranks by a notice, with this rank's text
  *       --> rank 0 decides at once: the first text that it has, its own or one of a notice, is the verdict
  *           other ranks wait up to WF_GRACE_MS for the verdict, and take their own text if there is none
  *     a notice arrives in a wait (wf_failure_heard)
  *       --> as above, with the text of the notice
  *
- * A communicator dies once: later calls return the same error, and those split from it inherit it. */
+ * A communicator dies once, and sends nothing after that: later calls return the same error. */
 #include "comm/guard/guard_impl.h"
 #include "comm/transport/transport_impl.h"
 
@@ -44,7 +44,7 @@ static wf_status die(wf_comm *comm, wf_status status, const char *text)
     return WF_RAISE(comm->death.status, "%s", comm->death.text);
 }
 
-/* Waits for the verdict of rank 0, and dies of it, or of the candidate if rank 0 is silent. */
+/* Waits for the verdict of rank 0, WF_GRACE_MS at most, and dies of it, or of the candidate if rank 0 is silent. */
 static wf_status await_verdict(wf_comm *comm, wf_status status, const char *candidate)
 {
     char text[WF_FAILURE_TEXT];

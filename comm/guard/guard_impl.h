@@ -1,5 +1,5 @@
-/* The operation guard: what surrounds every call of a communicator. Checks and announces it, keeps its deadline, moves
- * its messages, and brings errors of one rank to all. For comm/guard and what stands on it. */
+/* The operation guard, around every call of a communicator: lets ranks learn that they make the same call, keeps the
+ * deadline of every wait, and brings errors of one rank to all. For comm/guard and what stands on it. */
 #ifndef WF_COMM_GUARD_IMPL_H
 #define WF_COMM_GUARD_IMPL_H
 
@@ -7,21 +7,21 @@
 #include "comm/safety/safety_impl.h"
 
 /* --- operation.c: the frame of every call --- */
-/* Starts a collective: alive, numbered, announced to the neighbour. */
+/* Starts a collective on a communicator that lives: numbers, records and announces it (wf_control_announce). */
 wf_status wf_guard_enter(wf_comm *comm, const wf_call *call) WF_NODISCARD;
-/* Around a schedule of the call in progress. `synchronizes`: no rank ends it before messages, or flags of slots, say
- * that all have begun it (the tag, which is in both, holds the hash of the call); else its record is sent. */
+/* Surround a run of the call's schedule. `synchronizes`: no rank ends the run before messages, or flags of slots, prove
+ * that all have begun it (both hold the tag, which has the call's hash); else the call's record is sent. */
 wf_status wf_guard_run_begin(wf_comm *comm, bool synchronizes) WF_NODISCARD;
 void wf_guard_run_end(wf_comm *comm, bool synchronizes);
-/* Waits until the left neighbour is known to do the same. */
+/* Waits until the left neighbour is known to make the same call. */
 wf_status wf_guard_settle(wf_comm *comm) WF_NODISCARD;
 /* Like wf_guard_settle without waiting: *settled says if it is known. */
 wf_status wf_guard_try_settle(wf_comm *comm, bool *settled) WF_NODISCARD;
-/* Ends every public call: an error kills the communicator and reaches the others. */
+/* Ends every public call; `status`: how it went. An error kills the communicator and becomes that of all ranks. */
 wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
-/* Starts a message between two. */
+/* Starts a message to or from one rank. */
 wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag) WF_NODISCARD;
-/* Starts something that some of the ranks do by themselves. */
+/* Starts a meeting of some of the ranks, of which the others know nothing. */
 wf_status wf_guard_meet(wf_comm *comm, const char *operation) WF_NODISCARD;
 wf_status wf_check_rank(const wf_comm *comm, const char *what, int rank) WF_NODISCARD;
 wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
@@ -32,7 +32,8 @@ wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 wf_status wf_control_new(wf_comm *comm) WF_NODISCARD;
 /* Takes over *mpi_comm, an MPI_Comm that carries nothing else. */
 wf_status wf_control_open(wf_comm *comm, const void *mpi_comm) WF_NODISCARD;
-/* hash: of what wf_call_record_equal compares. In shared memory records of equal hashes count as equal. */
+/* Keeps the record to be compared; shared memory shows it at once, a message only after wf_control_show. hash: of what
+ * wf_call_record_equal compares; in shared memory records of equal hashes count as equal. May wait for a place. */
 wf_status wf_control_announce(wf_comm *comm, const wf_call_record *record, uint64_t hash) WF_NODISCARD;
 /* Sends the record of the call in progress, unless that was done or is not needed. */
 wf_status wf_control_show(wf_comm *comm) WF_NODISCARD;
@@ -46,11 +47,11 @@ wf_status wf_control_share(wf_comm *comm, void *const *memory) WF_NODISCARD;
 void wf_control_unshare(wf_comm *comm);
 /* Returns true if one more call can be announced without waiting for earlier ones to be confirmed. */
 bool wf_control_has_room(wf_comm *comm);
-bool wf_control_confirmed(const wf_comm *comm);
-/* The rank whose record is awaited; -1: none. */
+bool wf_control_confirmed(const wf_comm *comm); /* of all that is announced */
+/* The left neighbour if the call is not confirmed; else -1. */
 int wf_control_missing(const wf_comm *comm);
-/* Looks for records and notices, here and in the communicators that this one was split from. Unless the caller `waits`,
- * MPI is asked for them only if that was not done a moment ago: who waits later asks then. */
+/* Receives records and notices, here and in the communicators that this one was split from, and compares records: the
+ * error of a disagreement or of a notice is returned. MPI is asked at most every 20 ms, unless the caller `waits`. */
 wf_status wf_control_poll(wf_comm *comm, bool waits) WF_NODISCARD;
 /* Tells all ranks of a failure in the call that this rank is in, or before the next one; in the next one, if that was
  * refused before it began. They go on up to that call. */
@@ -71,13 +72,13 @@ void wf_control_sweep(void);
 
 /* --- failure.c --- */
 
-/* This rank has seen that the communicator failed: tells the others, agrees on one error, and returns it. */
+/* This rank has seen a disagreement, a circle or a time-out: tells the others, agrees on one error, and returns it. */
 wf_status wf_failure_seen(wf_comm *comm, wf_status status, const char *text);
-/* The last error of this thread, which only this rank has; `refused`: it is why the next collective is not entered. */
+/* Does so with this thread's last error, which only this rank has; `refused`: it kept a collective from beginning. */
 wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused);
 /* Tells the other ranks that this program ends, and does not wait for them. */
 void wf_failure_leave(wf_comm *comm, int code);
-/* Takes over the failure that another rank has told of. */
+/* Another rank has told of this failure: waits for rank 0's decision, and returns the error that counts. */
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text);
 /* A communicator that this one was split from is dead. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
@@ -93,8 +94,8 @@ void wf_comm_release(const wf_comm *comm, void *data);
 typedef struct wf_deadline {
     int64_t start_ns; /* of the wait, or of the last progress */
     int64_t polls;
-    int peer;                   /* the rank that is awaited, for the message of a time-out; -1: the batch's */
-    int64_t looked_ns, said_ns; /* at the peer; to the user */
+    int peer;                   /* the rank that is awaited, which a time-out names; -1: none, it awaits the GPU */
+    int64_t looked_ns, said_ns; /* when it last looked at the peer, and wrote to the log */
     int64_t left_ns;            /* since when the peer is seen to have left; 0: it is not */
     int64_t circle_ns;          /* since when the same ranks wait for each other */
     uint64_t circle;            /* 0: they do not */
@@ -103,7 +104,7 @@ typedef struct wf_deadline {
 wf_deadline wf_deadline_new(void);
 /* More ranks than processors: a rank that waits leaves the processor to others at once. */
 bool wf_deadline_crowded(const wf_comm *comm);
-/* Between two looks at what is awaited: polls control and time-out, then yields. */
+/* Called between two looks at what is awaited: polls the control channel and the clock, then yields or sleeps. */
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;
 
 /* --- native.c: the native transport, with waits that see a rank die --- */

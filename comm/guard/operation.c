@@ -1,5 +1,5 @@
-/* The guard around a collective or a message: numbers it, announces it, and turns its end into an error on all ranks.
- * Collectives enter and leave here; arguments are checked before. */
+/* The guard around a collective or a message: numbers it, announces it, and makes an error with which it ends the error
+ * of all ranks. door.c, background.c and exchanges call it; arguments are checked before. Nothing is compared here. */
 #include "comm/guard/guard_impl.h"
 
 #include "core/site_author.h"
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SEQUENCES   128                 /* collectives whose tags differ, whatever they are */
-#define LEAST_KINDS ((uint64_t)1 << 15) /* of tags of one collective, which then stand for its record */
+#define SEQUENCES   128                 /* tags of so many collectives in a row differ, even if the calls are equal */
+#define LEAST_KINDS ((uint64_t)1 << 15) /* tags of one collective; with fewer, equal tags do not prove equal calls */
 
 static uint64_t mix(uint64_t hash, uint64_t value)
 {
@@ -144,7 +144,7 @@ wf_status wf_guard_settle(wf_comm *comm)
     return WF_OK;
 }
 
-/* Starts what is no collective, so it has no number. */
+/* Starts a message between two ranks or a meeting of some: no collective, so it has no number. */
 static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer, int tag)
 {
     WF_CHECK(!comm->call.entered, WF_ERR_STATE, "%s starts while %.*s of this communicator is not over", operation,
@@ -183,8 +183,8 @@ static const char *place_text(char text[WF_SITE_FILE + 24])
     return text;
 }
 
-/* Turns an error of this rank into that of all. The call still counts as entered, so its number is what others are told
- * of. */
+/* Turns an error that this rank alone has into that of all; one of which the communicator has died already is returned
+ * as it is. The call still counts as entered, so others are told of its number. */
 static wf_status fail_call(wf_comm *comm, const char *operation, wf_status status)
 {
     char message[WF_FAILURE_TEXT], place[WF_SITE_FILE + 24], number[48] = "";

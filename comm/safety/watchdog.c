@@ -1,5 +1,5 @@
-/* The watchdog thread: ends the process where its main thread no longer looks at the clock, or where the launcher is
- * gone. Started before MPI. It never calls MPI and takes no lock. */
+/* The watchdog thread: ends the process if its main thread is stuck in a call of the library, or if the launcher is
+ * gone, and beats for other processes (peers.c). Started before MPI. It never calls MPI and takes no lock. */
 #include "comm/safety/safety_impl.h"
 
 #include "core/config_author.h"
