@@ -1,5 +1,5 @@
 /* The flight recorder: the last calls of a rank, in a mapped file of its process that stays when the process is killed.
- * For programs that read it; wf-doctor --trace is one. */
+ * For programs that read it (wf-doctor --trace); and the record of a call, which comm compares between ranks. */
 #ifndef WF_COMM_RECORDER_AUTHOR_H
 #define WF_COMM_RECORDER_AUTHOR_H
 

@@ -1,5 +1,6 @@
-/* Backward towards the parameters of one optimizer, into its flat buffer. Gradients of other models on the tape are
- * not computed. */
+/* Backward towards the parameters of one optimizer, into its flat buffer; each gradient that is complete is reported to
+ * the multi-node optimizer, if it is one. Every step calls it (optim.c, accumulate.c). Gradients of other models on the
+ * tape are not computed. */
 #include "optim/optim_impl.h"
 
 bool wf_optim_grads_current(const wf_optim *optim)

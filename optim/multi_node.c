@@ -474,7 +474,7 @@ static void accumulated(const wf_optim *optim, wf_array *loss, double **trailer)
 }
 
 /* The other ranks will wait for a message that this rank does not send, so they must be told. */
-static wf_status failed(wf_optim *optim, wf_status status)
+static wf_status leave_step(wf_optim *optim, wf_status status)
 {
     multi_node *own = optim->distributed_state;
     if (!optim->agreed)
@@ -543,7 +543,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                                      .resume = resume,
                                                      .mesh = mesh_of,
                                                      .accumulated = accumulated,
-                                                     .failed = failed,
+                                                     .failed = leave_step,
                                                      .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);
     wf_comm *comm = wf_mesh_comm_of(c->mesh, axes);

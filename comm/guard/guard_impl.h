@@ -53,8 +53,8 @@ int wf_control_missing(const wf_comm *comm);
 /* Receives records and notices, here and in the communicators that this one was split from, and compares records: the
  * error of a disagreement or of a notice is returned. MPI is asked at most every 20 ms, unless the caller `waits`. */
 wf_status wf_control_poll(wf_comm *comm, bool waits) WF_NODISCARD;
-/* Tells all ranks of a failure in the call that this rank is in, or before the next one; in the next one, if that was
- * refused before it began. They go on up to that call. */
+/* Tells all ranks of a failure in the call that this rank is in, or else after the last one; `refused`: in the next
+ * one, which it did not enter. Ranks that are in earlier calls go on up to there. */
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused);
 /* Tells all that this rank works for so long, and what others have told: until when, 0 if none has; *what is theirs. */
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
@@ -82,7 +82,7 @@ void wf_failure_leave(wf_comm *comm, int code);
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text);
 /* A communicator that this one was split from is dead. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
-/* Before it closes: it is dead if one that it was split from is, though nothing was called on it since. */
+/* Before comm closes: marks it as dead if one that it was split from is, as its next call would. */
 void wf_failure_settle(wf_comm *comm);
 /* Returns true if a communicator of several ranks has died in this process: it waits only briefly for the other ranks
  * at its exit. */
