@@ -16,7 +16,7 @@ typedef enum wf_operation {
     WF_CALL_SUM_SHARDS,    /* operand 0, read and written, in shards part[0..ranks] */
     WF_CALL_GATHER_SHARDS, /* the same operand */
     WF_CALL_SUM,           /* the same operand: a reducer's sum of gradients */
-    /* What this rank alone knows of a call. */
+    /* Calls that are not alike on all ranks. */
     WF_CALL_LISTS, /* tensors between any two ranks: messages, gathers, scatters, all-to-alls. Input r to rank r, output
                       r from rank r: part[r] and part[ranks + r] bytes; -1: not even a frame. Input and output number
                       `ranks`: the frames, from the next rank on, and from the one before it on */

@@ -28,7 +28,7 @@ wf_status wf_check_op(wf_reduce_op op) WF_NODISCARD;
 
 /* --- control.c: records and notices on a communicator of their own --- */
 
-/* Memory, before the ranks meet: closed like what is open. */
+/* Allocates the channel, before the ranks meet; wf_control_close frees it, whether it was opened or not. */
 wf_status wf_control_new(wf_comm *comm) WF_NODISCARD;
 /* Takes over *mpi_comm, an MPI_Comm that carries nothing else. */
 wf_status wf_control_open(wf_comm *comm, const void *mpi_comm) WF_NODISCARD;
@@ -56,7 +56,7 @@ wf_status wf_control_poll(wf_comm *comm, bool waits) WF_NODISCARD;
 /* Tells all ranks of a failure in the call that this rank is in, or else after the last one; `refused`: in the next
  * one, which it did not enter. Ranks that are in earlier calls go on up to there. */
 void wf_control_tell(wf_comm *comm, wf_status status, const char *text, bool refused);
-/* Tells all that this rank works for so long, and what others have told: until when, 0 if none has; *what is theirs. */
+/* Tells all ranks that this one works for ms. Until when another one said that it works, 0: none; *what: at what. */
 wf_status wf_control_busy(wf_comm *comm, const char *what, int64_t ms) WF_NODISCARD;
 int64_t wf_control_busy_until_ns(const wf_comm *comm, const char **what);
 /* Returns true if the program of a rank is known to have ended: it sent a notice without an error. */
@@ -64,10 +64,10 @@ bool wf_control_gone(const wf_comm *comm, int rank);
 /* Returns true if rank 0 is known to have decided which error counts, in any call; *status and text are then that
  * error. */
 bool wf_control_verdict(wf_comm *comm, wf_status *status, char text[WF_FAILURE_TEXT]);
-/* This rank is going to call nothing more, by "close" or "exit": a neighbour that calls then knows. */
+/* Says farewell to the right neighbour: this rank calls nothing more, since it closes ("close") or ends ("exit"). */
 void wf_control_leave(wf_comm *comm, const char *operation);
 void wf_control_close(wf_comm *comm);
-/* Frees what the neighbours of closed communicators have left, too. */
+/* Frees closed channels whose left neighbour has said its farewell since. */
 void wf_control_sweep(void);
 
 /* --- failure.c --- */
@@ -80,7 +80,7 @@ wf_status wf_failure_own(wf_comm *comm, wf_status status, bool refused);
 void wf_failure_leave(wf_comm *comm, int code);
 /* Another rank has told of this failure: waits for rank 0's decision, and returns the error that counts. */
 wf_status wf_failure_heard(wf_comm *comm, wf_status status, const char *text);
-/* A communicator that this one was split from is dead. */
+/* Comm dies of the error of `from`, which it was split from, or which is its `async`. */
 wf_status wf_failure_inherit(wf_comm *comm, const wf_comm *from);
 /* Before comm closes: marks it as dead if one that it was split from is, as its next call would. */
 void wf_failure_settle(wf_comm *comm);
@@ -102,7 +102,7 @@ typedef struct wf_deadline {
     int noted;                  /* 1 after the poll by which the wait has lasted ten milliseconds; 2 later */
 } wf_deadline;
 wf_deadline wf_deadline_new(void);
-/* More ranks than processors: a rank that waits leaves the processor to others at once. */
+/* Returns true if this node has more ranks than processors: a rank that waits then yields at once. */
 bool wf_deadline_crowded(const wf_comm *comm);
 /* Called between two looks at what is awaited: polls the control channel and the clock, then yields or sleeps. */
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;
@@ -111,7 +111,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline) WF_NODISCARD;
 
 /* Connects the ranks, with the communicator's time-out. Collective. */
 wf_status wf_native_connect(wf_comm *comm, const wf_native_id *id) WF_NODISCARD;
-/* The context's waits for the device see from now on that a rank of comm, which is connected, dies. */
+/* From now on the context's waits for the device end with an error if a rank of comm, which is connected, dies. */
 void wf_native_watch(wf_comm *comm);
 /* Each does nothing where ranks are not connected natively: returns an asynchronous error of the transport; ends
  * kernels that wait for other ranks, once the communicator is dead; makes the context's stream wait for what the
