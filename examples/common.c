@@ -173,6 +173,14 @@ void example_abort(const char *format, ...)
     _exit(EXIT_FAILURE);
 }
 
+void *example_room(int64_t bytes)
+{
+    void *room = calloc((size_t)bytes + 1, 1);
+    if (!room)
+        example_abort("no memory for %lld bytes", (long long)bytes);
+    return room;
+}
+
 double example_seconds(void)
 {
     struct timespec now;

@@ -87,6 +87,9 @@ typedef struct example_best {
 /* averages: as of wf_best_opts. */
 void example_keep_best(wf_trainer *trainer, wf_layer *model, const example_best *best, bool averages);
 
+/* `bytes` of 0, and one more, for the caller to free(). Ends the job if there is no memory. */
+void *example_room(int64_t bytes);
+
 double example_seconds(void); /* a clock that never goes back */
 
 /* "DIR/name", in one of a few static buffers. */

@@ -17,8 +17,7 @@ static int *axis_of(wf_mesh_opts *o, const char *name, size_t length)
     return NULL;
 }
 
-/* "height=2,width=2"; false if it is not like this. */
-static bool read_axes(const char *text, wf_mesh_opts *o)
+bool parallel_axes(const char *text, wf_mesh_opts *o)
 {
     while (*text) {
         const size_t length = strcspn(text, "=");
@@ -64,7 +63,7 @@ static void mesh_open(parallel *p, wf_comm *comm)
     const bool both = strcmp(p->how, "mesh") == 0;
     if (!channel && !spatial && !both && strcmp(p->how, "data") != 0)
         snprintf(complaint, sizeof complaint, "--parallel %s: should be data, channel, spatial or mesh", p->how);
-    else if (p->axes && !read_axes(p->axes, &o))
+    else if (p->axes && !parallel_axes(p->axes, &o))
         snprintf(complaint, sizeof complaint,
                  "--mesh %s: should be axes as height=2,width=2, out of data, channel, depth, height, width", p->axes);
     else if (o.depth > 1 && p->dims != 3)

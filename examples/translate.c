@@ -169,23 +169,15 @@ static wf_dataset *pairs_of(const training *t, wf_dataset_split split)
     return pairs;
 }
 
-static void *room_of(int64_t bytes)
-{
-    void *room = calloc((size_t)bytes + 1, 1);
-    if (!room)
-        example_abort("no memory for %lld bytes", (long long)bytes);
-    return room;
-}
-
 /* Every rank learns the same pieces, from both languages at once: names then are the same pieces in both. */
 static void learn_pieces(training *t)
 {
     const int64_t most = t->s->most;
     wf_dataset *pairs = pairs_of(t, WF_TRAIN_SET);
     const int64_t n = wf_dataset_count(pairs);
-    char *text = room_of(2 * n * (most + 1));
-    const char **texts = room_of(2 * n * (int64_t)sizeof *texts);
-    uint8_t *raw = room_of(n * 2 * most);
+    char *text = example_room(2 * n * (most + 1));
+    const char **texts = example_room(2 * n * (int64_t)sizeof *texts);
+    uint8_t *raw = example_room(n * 2 * most);
     wf_iter *all = wf_batches(pairs, (wf_batch_opts){.size = n, .raw = true});
     wf_batch batch;
     WF_MUST(wf_iter_next(all, &batch));
@@ -215,7 +207,7 @@ typedef struct batch {
 static void read_pairs(const training *t, const wf_batch *from, int64_t n, pair *pairs)
 {
     const int64_t most = t->s->most;
-    uint8_t *raw = room_of((int64_t)wf_tensor_bytes(from->x));
+    uint8_t *raw = example_room((int64_t)wf_tensor_bytes(from->x));
     WF_MUST(wf_tensor_export(from->x, raw, wf_tensor_bytes(from->x)));
     for (int64_t i = 0; i < 2 * n; i++) {
         sentence *s = &pairs[i / 2].side[i % 2];
@@ -251,8 +243,8 @@ static void fill_pool(training *t)
     pool *p = &t->pool;
     const int64_t most = t->s->batch * POOLED;
     if (!p->pairs) {
-        p->pairs = room_of(most * (int64_t)sizeof *p->pairs);
-        p->sorted = room_of(most * (int64_t)sizeof *p->sorted);
+        p->pairs = example_room(most * (int64_t)sizeof *p->pairs);
+        p->sorted = example_room(most * (int64_t)sizeof *p->sorted);
     }
     wf_batch from;
     WF_MUST(wf_iter_next(t->pools, &from));
@@ -289,7 +281,8 @@ static wf_var *input_of(const training *t, wf_shape shape, int32_t *host)
 static void read_sources(const training *t, const batch *b, wf_var *x[2])
 {
     const int64_t n = b->hi - b->lo, s = b->longest[0];
-    int32_t *piece = room_of(n * s * (int64_t)sizeof *piece), *lengths = room_of(n * (int64_t)sizeof *lengths);
+    int32_t *piece = example_room(n * s * (int64_t)sizeof *piece),
+            *lengths = example_room(n * (int64_t)sizeof *lengths);
     for (int64_t i = 0; i < n; i++) {
         const sentence *from = &b->pairs[b->lo + i]->side[0];
         memcpy(piece + i * s, from->piece, (size_t)from->length * sizeof *piece);
@@ -303,7 +296,7 @@ static void read_sources(const training *t, const batch *b, wf_var *x[2])
 static int64_t read_targets(const training *t, const batch *b, wf_var **before, wf_tensor **labels)
 {
     const int64_t n = b->hi - b->lo, s = b->longest[1] + 1;
-    int32_t *in = room_of(n * s * (int64_t)sizeof *in), *out = room_of(n * s * (int64_t)sizeof *out);
+    int32_t *in = example_room(n * s * (int64_t)sizeof *in), *out = example_room(n * s * (int64_t)sizeof *out);
     int64_t counted = 0;
     for (int64_t i = 0; i < n; i++) {
         const sentence *to = &b->pairs[b->lo + i]->side[1];
@@ -357,13 +350,13 @@ static void decode(const training *t, wf_var *const x[2], wf_var *encoded, int64
     const int64_t limit = 2 * wf_tensor_shape(wf_value(x[0])).dim[1] + 8;
     int64_t going = n;
     for (int64_t at = 0; at < most && at < limit && going > 0; at++) {
-        int32_t *before = room_of(n * (at + 1) * (int64_t)sizeof *before);
+        int32_t *before = example_room(n * (at + 1) * (int64_t)sizeof *before);
         for (int64_t i = 0; i < n; i++)
             memcpy(before + i * (at + 1) + 1, told + i * most, (size_t)at * sizeof *before);
         wf_var *of[] = {input_of(t, WF_SHAPE(n, at + 1), before), x[0], x[1], encoded};
         wf_var *y = wf_cast(wf_apply_n(t->decoder, of, 4), WF_F32);
         WF_MUST(wf_check(y));
-        float *scores = room_of((int64_t)wf_tensor_bytes(wf_value(y)));
+        float *scores = example_room((int64_t)wf_tensor_bytes(wf_value(y)));
         WF_MUST(wf_tensor_export(wf_value(y), scores, wf_tensor_bytes(wf_value(y))));
         going = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -384,7 +377,7 @@ static void score_batch(const training *t, const batch *b, bool shows, bleu *our
     wf_var *encoded = encode(t, x);
     if (!encoded || n == 0)
         return;
-    int32_t *told = room_of(n * most * (int64_t)sizeof *told);
+    int32_t *told = example_room(n * most * (int64_t)sizeof *told);
     decode(t, x, encoded, n, most, told);
     for (int64_t i = 0; i < n; i++) {
         const sentence *side = b->pairs[b->lo + i]->side;
@@ -413,7 +406,7 @@ static void translate(training *t, bool shows)
     wf_dataset *pairs = pairs_of(t, WF_TEST_SET);
     const int64_t all = t->s->tests < wf_dataset_count(pairs) ? t->s->tests : wf_dataset_count(pairs);
     wf_iter *iter = wf_batches(pairs, (wf_batch_opts){.size = TOGETHER, .shuffle = true, .raw = true, .seed = 1});
-    pair *room = room_of(TOGETHER * (int64_t)sizeof *room), *of[TOGETHER];
+    pair *room = example_room(TOGETHER * (int64_t)sizeof *room), *of[TOGETHER];
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
     for (int64_t left = all; left > 0;) {
         wf_batch from;

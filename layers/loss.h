@@ -43,6 +43,10 @@ typedef struct wf_label_opts {
  * reads the number of rows. */
 wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);
 wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts);
+/* wf_softmax_cross_entropy_with of tokens: scores [N,T,C], as wf_token_linear gives them, and labels [N,T]; without a
+ * reduction the losses are [N,T]. Any of the three dimensions may be cut, the classes as above: a language model's head
+ * that is cut by vocabulary sends no score. Nothing is copied. */
+wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);
 
 /* Binary cross entropy of logits with one target for all elements, or one for each (of any type). */
 wf_var *wf_bce_logits(wf_var *x, double target);
@@ -95,7 +99,9 @@ typedef struct wf_dice_opts {
  * must be on each rank for labels and skip_background. */
 wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts);
 
-/* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. */
+/* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. Classes
+ * that ranks share are WF_ERR_SHAPE on all of them, here and in the next two; wf_redistribute makes them whole. Scores
+ * of tokens [N,T,C] are wf_image(scores, WF_SHAPE(T)). */
 int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels);
 int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts);
 /* In how many it is among the k largest: top-k accuracy over all ranks is wf_evaluator_add_sum of this and of

@@ -415,6 +415,21 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
     return wf_reduction_mark(out, &reduction);
 }
 
+/* Row-major tokens [N,T,C] are the memory of a channels-last image [N,C,T], whose classes are where the other forms
+ * have them. */
+wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
+{
+    char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
+    if (!logits || !labels)
+        return NULL;
+    WF_TRY_NULL(wf_function_check("token_cross_entropy", logits, WF_ANY_FUNCTION));
+    const wf_shape s = logits->value->shape, l = labels->shape;
+    WF_CHECK_NULL(s.rank == 3 && l.rank == 2 && l.dim[0] == s.dim[0] && l.dim[1] == s.dim[1], WF_ERR_SHAPE,
+                  "token_cross_entropy takes scores [N,T,C] and labels [N,T], not %s and %s", wf_shape_text(s, left),
+                  wf_shape_text(l, right));
+    return wf_softmax_cross_entropy_with(wf_image(logits, WF_SHAPE(s.dim[1])), labels, opts);
+}
+
 static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, int64_t ignored, int64_t k,
                            const wf_tensor *correct)
 {

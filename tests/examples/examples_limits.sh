@@ -17,7 +17,7 @@ refused() {
         exit 1
     fi
 }
-for program in allreduce_bench autoencoder classify closure dcgan_cifar halo_scaling mnist mnist_parallel relief search_mnist segment \
+for program in allreduce_bench autoencoder classify closure dcgan_cifar generate halo_scaling mnist mnist_parallel relief search_mnist segment \
     translate vgg_cifar volume winds; do
     [ -x "$examples/$program" ] || continue
     # What --help shows with N or BYTES is a number.

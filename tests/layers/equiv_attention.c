@@ -2,6 +2,7 @@
  * parameters are those of the serial block, and it sends two sums forward and two backward. */
 #include "layers/attention.h"
 #include "tests/layers/attention_tokens.h"
+#include "tests/layers/vocabulary.h"
 
 #include <math.h>
 
@@ -402,6 +403,7 @@ static int run(int argc, char **argv)
                                    {"wrong_lengths", wrong_lengths},
                                    {"cross", cross},
                                    {"regions", regions},
+                                   {"vocabulary", vocabulary},
                                    {"index_outside", index_outside},
                                    {"errors", errors},
                                    {0}});

@@ -2,6 +2,7 @@
 #include "datasets/datasets.h"
 #include "examples/models/convnext.h"
 #include "examples/models/dcgan.h"
+#include "examples/models/gpt.h"
 #include "examples/models/resnet.h"
 #include "examples/models/swin.h"
 #include "examples/models/unet.h"
@@ -552,6 +553,16 @@ static void vits(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+/* The last is GPT-2's small one, whose head is its embedding's matrix. */
+static void gpts(void)
+{
+    static const int64_t should[GPT_SIZES] = {842496, 30361600, 124439808};
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){.device = "cpu"});
+    for (int i = 0; i < GPT_SIZES; i++)
+        count_trained(gpt(ctx, (gpt_opts){.size = (gpt_size)i}), should[i]);
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -562,6 +573,7 @@ static int on_ranks(int argc, char **argv)
                                    {"convnexts", convnexts},
                                    {"swins", swins},
                                    {"vits", vits},
+                                   {"gpts", gpts},
                                    {0}});
 }
 

@@ -1,0 +1,54 @@
+#!/bin/sh
+# generate logs the same losses and writes the same bytes on one rank and on two that share samples, heads, tokens or
+# blocks; a run that goes on on other ranks ends alike; a text that repeats is written on; wrong options end in one line:
+# EXAMPLES MPIEXEC RANKS
+set -eu
+examples=$1 mpiexec=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "$1"
+    exit 1
+}
+
+# run NAME RANKS OPTIONS: a file of steps with losses and bits, and one of what is written
+run() {
+    "$mpiexec" -np "$2" "$examples/generate" --text "$work/text" --tokens 9 --features 16 --heads 2 --blocks 2 --batch 5 \
+        --steps 80 --log-every 20 --lr 0.03 --tests 3 --top-k 1 --write 26 --prompt one --snapshots "$work/snapshots" $3 \
+        >"$work/$1.out"
+    sed -n 's/^step \([0-9]*\): \(loss \)\{0,1\}\([0-9.]*\)[, ].*/\1 \3/p' "$work/$1.out" >"$work/$1.losses"
+    sed '1,/^writes:$/d' "$work/$1.out" >"$work/$1.written"
+}
+
+# compare ONE ANOTHER
+compare() {
+    paste -d ' ' "$work/$1.losses" "$work/$2.losses" | awk -v name="$2" '
+        $1 != $3 || $2 - $4 > 5e-5 * (1 + $2) || $4 - $2 > 5e-5 * (1 + $2) { print name ": " $0; failed = 1 }
+        END { exit failed }'
+    cmp "$work/$1.written" "$work/$2.written" || fail "$2 writes $(cat "$work/$2.written")"
+}
+
+for line in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    printf 'one twisfab.\none twisfab.\none twisfab.\none twisfab.\none twisfab.\n'
+done >"$work/text"
+run one 1 "--snapshot-every 60"
+[ "$(wc -l <"$work/one.losses")" = 14 ] || fail "14 losses should be there: $(cat "$work/one.out")"
+printf 'one twisfab.\none twisfab.\none\n' | cmp - "$work/one.written" || fail "it writes $(cat "$work/one.written")"
+for way in data heads tokens pipeline; do
+    run $way 2 "--parallel $way"
+    compare one $way
+done
+run rest 2 "--parallel pipeline --resume auto"
+grep -q 'goes on from step 60' "$work/rest.out" || fail "it does not go on: $(cat "$work/rest.out")"
+tail -n "$(wc -l <"$work/rest.losses")" "$work/one.losses" >"$work/end.losses"
+cp "$work/one.written" "$work/end.written"
+compare rest end
+
+: >"$work/empty"
+for options in "--parallel rows" "--text /no/where" "--text $work/empty" "--size huge" "--features 10 --heads 3"; do
+    code=0
+    "$examples/generate" $options >"$work/out" 2>&1 || code=$?
+    [ "$code" != 0 ] || fail "generate $options goes on"
+    [ "$(grep -c '^\(.*/\)\{0,1\}generate: ' "$work/out")" = 1 ] || fail "generate $options: $(cat "$work/out")"
+done
