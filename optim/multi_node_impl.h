@@ -156,7 +156,8 @@ wf_status wf_buckets_get_loss(const wf_buckets *all, const wf_grads *grads, doub
                               wf_tensor *loss) WF_NODISCARD;
 /* The three calls of a step. begin: all->trailer has been filled in, backward will complete the gradients of `reached`;
  * starts the sums of buckets that have none of these. ready: one of them is complete. end: starts the rest, waits for
- * all, and leaves the sums of the trailer in all->trailer. None blocks but end. */
+ * all, and leaves the sums of the trailer in all->trailer. Only end waits for other ranks; begin does, too, where it
+ * makes the buckets, which is collective. */
 wf_status wf_buckets_begin(wf_buckets *all, int64_t n, wf_param *const *reached) WF_NODISCARD;
 wf_status wf_buckets_ready(wf_buckets *all, const wf_param *param) WF_NODISCARD;
 wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
@@ -164,7 +165,8 @@ wf_status wf_buckets_end(wf_buckets *all) WF_NODISCARD;
  * the context's stream, and the sums are in all->trailer after wf_buckets_end_queued. Only where wf_queue_allowed. */
 wf_status wf_buckets_end_begin(wf_buckets *all) WF_NODISCARD;
 wf_status wf_buckets_end_queued(wf_buckets *all) WF_NODISCARD;
-/* In place of a step, with the gradients of the last one, which are not used: *ranks is how many ranks do so. */
+/* Joins the sums of a step after this rank's model has changed, with gradients that are not used: the trailer tells the
+ * others of the change. *ranks is how many ranks do so. Collective. */
 wf_status wf_buckets_announce(wf_buckets *all, double *ranks) WF_NODISCARD;
 /* With double buffering in place of the three: the sums of the step before (*any: there are some) are waited for, those
  * of this one begin, and the parameters' gradients become the former. */
