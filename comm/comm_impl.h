@@ -10,9 +10,9 @@
 #include "core/context_author.h"
 #include "core/tensor_author.h"
 
-#define WF_WHY          160             /* bytes of a text that says why something is not used */
-#define WF_GRACE_MS     1000            /* how long ranks wait to agree on one error */
-#define WF_TAGS         16384           /* tags 0 to 16383 are of users; the others are of collectives (wf_comm.tags) */
+#define WF_WHY          160  /* bytes of a text that says why something is not used */
+#define WF_GRACE_MS     1000 /* how long ranks wait to agree on one error */
+#define WF_TAGS         16384 /* below: tags of users, the last WF_OUTBOX_TAG; from it on: of collectives (wf_comm.tags) */
 #define WF_PROMPT_BYTES ((size_t)65280) /* what MPI sends over TCP at once, without asking the receiver */
 
 /* What travels ahead of a tensor whose type and shape the receiver has to check. */
