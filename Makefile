@@ -1,4 +1,4 @@
-# The front door: make demo, make planet, make test, make bench, make bench-all, make bench-comm, make scaling, make check, make proof, make docs, make dist, make deb. CMake does the work, in build/.
+# The front door: make demo, make planet, make test, make bench, make bench-all, make bench-comm, make pipeline-table, make scaling, make check, make proof, make docs, make dist, make deb. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -11,7 +11,7 @@ CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 32 --batch 16 --lr-generator 2e-3 --minutes 2 --out $(BUILD)/demo
 
-.PHONY: demo planet test bench bench-all bench-comm scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
+.PHONY: demo planet test bench bench-all bench-comm pipeline-table scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
 
 demo:
 	tools/setup.sh demo
@@ -42,6 +42,11 @@ bench-all: configure
 bench-comm: configure
 	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data autoencoder
 	$(RUN) --env -np 2 tests/bench/bench_comm.sh $(BUILD)
+
+# An autoencoder in every form of a pipeline beside the figures of docs/from-the-texts.md, some minutes; STEPS=50 for less.
+pipeline-table: configure
+	$(COMPILE) --target autoencoder
+	$(RUN) --env -np 2 tests/bench/pipeline_table.sh $(BUILD)
 
 scaling: configure
 	$(COMPILE) --target halo_scaling

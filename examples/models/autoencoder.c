@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+enum { SMALL = 24, FEW = 8, MANY = 64 }; /* pixels of a side behind both convolutions, and their channels */
+
 static wf_layer *dense(wf_ctx *ctx, int64_t in, int64_t out)
 {
     return wf_linear(ctx, (wf_linear_opts){.in = in, .out = out});
@@ -56,4 +58,41 @@ wf_layer *autoencoder(wf_ctx *ctx, int64_t depth, int64_t width, autoencoder_cod
     wf_layer *model = wf_sequential(ctx, n, layers);
     free(layers);
     return wf_layer_named(model, "autoencoder");
+}
+
+static wf_var *conv_forward(wf_layer *self, void *user, wf_var *x)
+{
+    return wf_relu(wf_apply(wf_layer_child(self, "conv"), x));
+}
+
+static wf_var *pixels_forward(wf_layer *self, void *user, wf_var *x)
+{
+    return wf_sigmoid(wf_apply(wf_layer_child(self, "conv"), x));
+}
+
+static wf_var *planes_forward(wf_layer *self, void *user, wf_var *x)
+{
+    wf_var *y = wf_relu(wf_apply(wf_layer_child(self, "dense"), x));
+    return wf_reshape(y, WF_SHAPE(wf_var_shape(y).dim[0], MANY, SMALL, SMALL));
+}
+
+static wf_layer *conv_block(wf_ctx *ctx, wf_forward forward, wf_layer *conv)
+{
+    wf_layer *layer = wf_module(ctx, forward, NULL);
+    wf_module_add(layer, "conv", conv);
+    return layer;
+}
+
+wf_layer *autoencoder_convolutional(wf_ctx *ctx, autoencoder_codes *codes)
+{
+    const int64_t flat = MANY * SMALL * SMALL;
+    wf_layer *const layers[] = {
+        conv_block(ctx, conv_forward, wf_conv2d(ctx, (wf_conv_opts){.in = 1, .out = FEW, .kernel = 3})),
+        conv_block(ctx, conv_forward, wf_conv2d(ctx, (wf_conv_opts){.in = FEW, .out = MANY, .kernel = 3})),
+        block(ctx, code_forward, codes, flat, AUTOENCODER_CODE),
+        block(ctx, planes_forward, NULL, AUTOENCODER_CODE, flat),
+        conv_block(ctx, conv_forward, wf_conv_transpose2d(ctx, (wf_conv_opts){.in = MANY, .out = FEW, .kernel = 3})),
+        conv_block(ctx, pixels_forward, wf_conv_transpose2d(ctx, (wf_conv_opts){.in = FEW, .out = 1, .kernel = 3})),
+    };
+    return wf_layer_named(wf_sequential(ctx, (int)(sizeof layers / sizeof *layers), layers), "autoencoder");
 }

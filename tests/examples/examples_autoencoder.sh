@@ -1,6 +1,6 @@
 #!/bin/sh
-# autoencoder learns the same however it is split, and leaves the same pictures; wrong words end in one line:
-# EXAMPLES MPIEXEC RANKS
+# autoencoder learns the same however it is split, of dense layers and of convolutions, and leaves the same pictures; wrong
+# words end in one line; the table of its pipelines has its numbers: EXAMPLES MPIEXEC RANKS
 set -eu
 examples=$1 mpiexec=$2 ranks=$3
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ run() {
     shift 2
     "$mpiexec" -np "$processes" "$examples/autoencoder" --data "$work/images" --depth 1 --width 48 --batch 60 --steps 8 \
         --log-every 4 --seed 3 --out "$work/$name" "$@" >"$work/$name.txt" 2>&1 || fail "$name: the program failed"
-    for each in input reconstruction codes; do
+    for each in input reconstruction codes compare; do
         head -c 4 "$work/$name/$each.png" | grep -q PNG || fail "$name: there is no $each.png"
     done
     grep -q "ms/step" "$work/$name.txt" || fail "$name: there is no table"
@@ -35,21 +35,22 @@ losses() {
 run none 1 --split none
 [ "$(losses none | sort -u | wc -l)" = 2 ] || fail "the losses do not change"
 
+reference=none
 same() {
     run "$@"
-    { losses none && losses "$1"; } | awk -v name="$1" '
+    { losses $reference && losses "$1"; } | awk -v name="$1" '
         function far(a, b) { return (a - b > 1e-5 || b - a > 1e-5) }
         NR <= 2 { first[NR] = $1; next }
         far(first[NR - 2], $1) { print name ": a loss of " $1 ", not " first[NR - 2]; failed = 1 }
         END { exit failed || NR != 4 }' || fail "$1: other losses than one process"
-    cmp -s "$work/none/input.png" "$work/$1/input.png" || fail "$1: another input.png"
+    cmp -s "$work/$reference/input.png" "$work/$1/input.png" || fail "$1: another input.png"
     # What was computed may be rounded to the next level of grey.
-    for each in reconstruction codes; do
-        for one in none "$1"; do
+    for each in reconstruction codes compare; do
+        for one in $reference "$1"; do
             mkdir -p "$work/$one/$each"
             cp "$work/$one/$each.png" "$work/$one/$each"
         done
-        "$examples/../tests/examples_pictures" "$work/none/$each" "$work/$1/$each" >>"$work/$1.txt" ||
+        "$examples/../tests/examples_pictures" "$work/$reference/$each" "$work/$1/$each" >>"$work/$1.txt" ||
             fail "$1: another $each.png"
     done
 }
@@ -66,6 +67,27 @@ if [ "$ranks" = 2 ]; then
     same interleaved 2 --split pipeline --schedule interleaved --chunks 4
 fi
 
+run conv_none 1 --split none --model convolutional --batch 12 --steps 4 --log-every 2
+reference=conv_none
+same conv_pipeline "$ranks" --split pipeline --chunks 5 --model convolutional --batch 12 --steps 4 --log-every 2
+cmp -s "$work/none/reconstruction.png" "$work/conv_none/reconstruction.png" && fail "both models give the same pictures"
+[ "$(sed -n 's/.* \([0-9.+]*\)$/\1/p' "$work/conv_pipeline/times.txt" | tr '+' '\n' | awk '$1 > 1' | wc -l)" = "$ranks" ] ||
+    fail "there is no memory of each stage"
+run epochs 1 --split none --epochs 2 --batch 256
+grep -q '^step 4: ' "$work/epochs.txt" && ! grep -q '^step 5: ' "$work/epochs.txt" || fail "two epochs are not four steps"
+
+# A row each for one process, the naive split, and a pipeline, which has the text's seconds.
+if [ "$ranks" = 2 ]; then
+    name=table
+    STEPS=6 CHUNKS=8 SCHEDULES=gpipe RECOMPUTE=except_last "$(dirname "$0")/../bench/pipeline_table.sh" "$examples/.." \
+        >"$work/table.txt" 2>&1 || fail "the table failed"
+    awk '
+        /^one process/ { one = $4 == "1.00" && $6 > 1 && $7 == "-" && $8 == "103.67" }
+        /^split naively/ { naive = $6 ~ /[0-9]\+[0-9]/ && $7 > 1 && $7 < 99 && $9 == "112.99" }
+        /^gpipe 8 except_last/ { pipe = $7 ~ /[0-9]\+[0-9]/ && $8 > 1 && $8 < 99 && $10 == "130.96" && $11 == "1.26" }
+        END { exit !(one && naive && pipe) }' "$work/table.txt" || fail "the table lacks numbers"
+fi
+
 refused() {
     name=refused
     ! "$mpiexec" -np "$ranks" "$examples/autoencoder" --data "$work/images" "$1" "$2" >"$work/$name.txt" 2>&1 ||
@@ -74,6 +96,7 @@ refused() {
 }
 
 refused --split half "should be one of none, naive, pipeline"
+refused --model round "should be one of dense, convolutional"
 refused --schedule soon "should be one of 1f1b, gpipe, interleaved"
 if [ "$ranks" -gt 2 ]; then
     refused --depth 0 "would be empty"
