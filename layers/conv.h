@@ -24,9 +24,9 @@ typedef struct wf_conv_opts {
     int64_t output_pad; /* transposed only: more outputs at the end, less than stride or dilation */
     int64_t kernel_nd[3], stride_nd[3], dilation_nd[3], output_pad_nd[3];
     int64_t pad_lo_nd[3], pad_hi_nd[3]; /* if any of these six is not 0, they are the pads and `pad` must be 0 */
-    /* What is beyond the edges of the image, of dimensions 2 and up: by default zeros. Other edges make elements
-     * of the padding that count like those of the image (docs/boundaries.md). The list of channels is copied; the layer
-     * outlives what is differentiated through it. */
+    /* What is beyond the edges of the image, of dimensions 2 and up (WF_ERR_ARGUMENT for others): by default zeros.
+     * Other edges make elements of the padding that count like those of the image (docs/boundaries.md). The list of
+     * channels is copied; the layer outlives what is differentiated through it. */
     wf_boundary boundary;
     bool no_bias;
     wf_act act;     /* in the same pass: WF_ACT_NONE, WF_ACT_RELU or WF_ACT_LEAKY_RELU */

@@ -20,9 +20,10 @@ typedef struct wf_pool_opts {
     bool ceil_mode;         /* round the number of outputs up; a last window that would start in the right padding is
                                dropped */
     bool count_include_pad; /* average over the padded window, not over the elements that are there */
-    /* What is beyond the edges of the image, of dimensions 2 and up: by default nothing. Other edges make elements
-     * of the padding that averages count, and whose maxima send their gradients to where they come from
-     * (docs/boundaries.md). The list of channels is copied; the layer outlives what is differentiated through it. */
+    /* What is beyond the edges of the image, of dimensions 2 and up (WF_ERR_ARGUMENT for others): by default nothing.
+     * Other edges make elements of the padding that averages count, and whose maxima send their gradients to where they
+     * come from (docs/boundaries.md). The list of channels is copied; the layer outlives what is differentiated through
+     * it. */
     wf_boundary boundary;
 } wf_pool_opts;
 

@@ -20,9 +20,9 @@ typedef struct wf_upsample_opts {
     wf_upsample_mode mode;
     bool align_corners; /* linear only: the centres of the first and last elements of input and output coincide, instead
                            of the outer edges */
-    /* Linear without align_corners only: what the outputs at an edge are interpolated with, of dimensions 2 and up; by
-     * default nothing, they take the last element. The list of channels is copied; the layer outlives what is
-     * differentiated through it. */
+    /* Linear without align_corners only: what the outputs at an edge are interpolated with, of dimensions 2 and up
+     * (WF_ERR_ARGUMENT for others); by default nothing, they take the last element. The list of channels is copied; the
+     * layer outlives what is differentiated through it. */
     wf_boundary boundary;
 } wf_upsample_opts;
 

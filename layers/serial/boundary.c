@@ -3,8 +3,21 @@
 
 #include <string.h>
 
+/* Refuses edges of samples and channels, which a program sets that counts from the first spatial dimension. */
+static wf_status check_dimensions(const char *name, const wf_boundary *boundary, int nd)
+{
+    for (int d = 0; d < WF_MAX_RANK; d++) {
+        const wf_edge edge = boundary->lo[d] != WF_EDGE_DEFAULT ? boundary->lo[d] : boundary->hi[d];
+        WF_CHECK((d >= 2 && d < 2 + nd) || edge == WF_EDGE_DEFAULT, WF_ERR_ARGUMENT,
+                 "%s: dimension %d has an edge %s, should have none: edges are of dimensions 2 to %d", name, d,
+                 wf_edge_name(edge), 1 + nd);
+    }
+    return WF_OK;
+}
+
 wf_status wf_boundary_check_layer(const char *name, const wf_boundary *boundary, int nd)
 {
+    WF_TRY(check_dimensions(name, boundary, nd));
     const wf_status status = wf_boundary_check(boundary, 2 + nd);
     WF_CHECK(boundary->turned == 0 || (boundary->turned > 2 && boundary->turned <= 2 + nd), WF_ERR_ARGUMENT,
              "%s: a pole turns dimension %d, should be 2 to %d", name, boundary->turned - 1, 1 + nd);

@@ -119,8 +119,10 @@ wf_var *wf_conv_beyond(wf_layer *layer, wf_var *x, const wf_index_map *index_map
         wf_halo_input flow = {.own = own, .own_box = call.x_box, .halo = call.halo, .parts = call.parts};
         var = apply_beyond(layer, x, &call, &flow, y);
         wf_halo_input_free(&flow);
-    } else
+    } else {
+        wf_error_null();
         wf_tensor_free(y);
+    }
     wf_tensor_free(own);
     return var;
 }

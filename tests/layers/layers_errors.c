@@ -8,12 +8,13 @@
 static wf_ctx *ctx;
 static wf_tape *tape;
 
-/* The last call gave NULL, with this code and this text in its message. */
+/* The last call gave NULL, with this code and this text in its message, which the verb at the end of a chain reports.
+ */
 static void refused(const void *result, wf_status code, const char *text)
 {
     WF_EXPECT(!result, "is not refused; should be: %s", text);
-    WF_EXPECT(wf_error_code() == code, "is %s, should be %s: %s", wf_status_name(wf_error_code()), wf_status_name(code),
-              wf_error_message());
+    WF_EXPECT(wf_check(result) == code, "is %s, should be %s: %s", wf_status_name(wf_error_code()),
+              wf_status_name(code), wf_error_message());
     WF_EXPECT(strstr(wf_error_message(), text), "\"%s\" does not say \"%s\"", wf_error_message(), text);
     WF_EXPECT(!strchr(wf_error_message(), '\n'), "\"%s\" is more than a line", wf_error_message());
     wf_error_clear();
@@ -44,6 +45,10 @@ static void conv_options(void)
         {{.in = 4, .out = 6, .kernel = 3, .act = WF_ACT_TANH}, false, "act is 6"},
         {{.in = 4, .out = 6, .kernel = 3, .noise = -0.5}, true, "noise is -0.5"},
         {{.in = 4, .out = 6, .kernel = 3, .slope = -0.25}, false, "slope is -0.25"},
+        {{.in = 4, .out = 6, .kernel = 3, .boundary.lo[0] = WF_EDGE_CIRCULAR},
+         false,
+         "conv2d: dimension 0 has an edge circular, should have none: edges are of dimensions 2 to 3"},
+        {{.in = 4, .out = 6, .kernel = 3, .boundary.hi[4] = WF_EDGE_REFLECT}, true, "dimension 4 has an edge reflect"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refused((bad[i].transposed ? wf_conv_transpose2d : wf_conv2d)(ctx, bad[i].o), WF_ERR_ARGUMENT, bad[i].text);
@@ -52,6 +57,8 @@ static void conv_options(void)
 static void other_options(void)
 {
     refused(wf_linear(ctx, (wf_linear_opts){.in = 3}), WF_ERR_ARGUMENT, "out is 0");
+    refused(wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 2, .boundary.lo[1] = WF_EDGE_CIRCULAR}), WF_ERR_ARGUMENT,
+            "max_pool2d: dimension 1 has an edge circular");
     refused(wf_linear(ctx, (wf_linear_opts){.in = -3, .out = 1}), WF_ERR_ARGUMENT, "in is -3");
     refused(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 0}), WF_ERR_ARGUMENT, "channels is 0");
     refused(wf_batchnorm(ctx, (wf_batchnorm_opts){.channels = 2, .decay = 1.5}), WF_ERR_ARGUMENT, "decay is 1.5");
@@ -102,6 +109,7 @@ static void apply_refused(wf_layer *layer, wf_dtype dtype, wf_shape shape, wf_st
 static void inputs(void)
 {
     const wf_conv_opts k3 = {.in = 3, .out = 4, .kernel = 3};
+    const wf_conv_opts ring = {.in = 3, .out = 4, .kernel = 11, .pad = 5, .boundary.edge = WF_EDGE_CIRCULAR};
     const wf_pool_opts k4 = {.kernel = 4};
     const wf_batchnorm_opts c3 = {.channels = 3};
     apply_refused(wf_conv2d(ctx, k3), WF_F32, WF_SHAPE(2, 4, 8, 8), WF_ERR_SHAPE, "input [2,4,8,8], should be [N,3]");
@@ -117,6 +125,7 @@ static void inputs(void)
     apply_refused(wf_max_pool2d(ctx, k4), WF_F32, WF_SHAPE(0, 3, 1 << 16, 1 << 15), WF_ERR_UNSUPPORTED,
                   "[0,3,65536,32768] has more than 2147483647 pixels");
     apply_refused(wf_global_avg_pool(ctx), WF_F32, WF_SHAPE(2, 3), WF_ERR_SHAPE, "1 to 3 spatial");
+    apply_refused(wf_conv2d(ctx, ring), WF_F32, WF_SHAPE(1, 3, 4, 4), WF_ERR_SHAPE, "5 elements beyond the lower edge");
     apply_refused(wf_global_avg_pool(ctx), WF_F32, WF_SHAPE(2, 3, 0), WF_ERR_SHAPE, "[2,3,0]");
     apply_refused(wf_batchnorm(ctx, c3), WF_F32, WF_SHAPE(2, 4), WF_ERR_SHAPE, "[2,4], should be [N,3]");
     apply_refused(wf_batchnorm(ctx, c3), WF_F32, WF_SHAPE(3), WF_ERR_SHAPE, "[3]");
