@@ -1,8 +1,9 @@
 /* Captured steps (core/captured.h) for library code.
  *
  * A step is rehearsed, then captured, then replayed. A replay repeats only the work that slots of the kernel table put
- * on a stream. Work that the host must repeat in every step is registered with wf_ctx_capture_host_op or wf_ctx_send,
- * which do it at once and again before every replay.
+ * on a stream, with the arguments that they had: numbers passed by value stay as they were. Work that the host must
+ * repeat in every step is registered with wf_ctx_capture_host_op or wf_ctx_send, which do it at once and again before
+ * every replay. An op that calls slots alone needs nothing of this header.
  */
 #ifndef WF_CORE_CAPTURED_AUTHOR_H
 #define WF_CORE_CAPTURED_AUTHOR_H
@@ -12,22 +13,25 @@
 
 #define WF_ACT_BYTES 128
 
-/* An operation of the host. It writes `bytes` (at most WF_ACT_BYTES, 0: none) to `value`, which are copied to
- * `device` in the order of the step. The object at `own` must outlive the captured step. */
+/* An operation of the host: a number that changes from step to step, a count, or a check. */
 typedef struct wf_host_op {
+    /* Writes `bytes` to `value`, which is aligned for every type. An error is that of the step, or refuses the run. */
     wf_status (*act)(void *own, double number, void *value);
-    void *own;
-    double number;
-    void *device;
-    size_t bytes;
-    bool check; /* only checks and changes nothing; runs before all operations that change something */
+    void *own;     /* what it works on, which must outlive the captured step */
+    double number; /* handed to act and undo: the same one at every replay */
+    void *device;  /* the value is copied there, in the order of the step; memory that outlives the captured step */
+    size_t bytes;  /* at most WF_ACT_BYTES; 0: there is no value */
+    bool check; /* only checks and changes nothing: at a replay it runs before all operations that change something */
     void (*undo)(void *own, double number); /* called if the capture is abandoned; NULL: nothing to undo */
 } wf_host_op;
-wf_status wf_ctx_capture_host_op(wf_ctx *ctx, wf_host_op act) WF_NODISCARD;
-/* Copies values that are the same in every run to the device. */
+/* Does the operation now, and in a capture again before every replay. All values of a captured step, of wf_ctx_send
+ * too, have 16 KiB together: WF_ERR_UNSUPPORTED beyond. Local. */
+wf_status wf_ctx_capture_host_op(wf_ctx *ctx, wf_host_op op) WF_NODISCARD;
+/* Copies values to the device that are known to the host now; `host` is free to change afterwards. Every replay copies
+ * the values of the capture again. Local. */
 wf_status wf_ctx_send(wf_ctx *ctx, void *device, const void *host, size_t bytes) WF_NODISCARD;
 /* Registers an operation that was done already and is to be repeated before every replay. Does nothing outside of a
- * capture. */
+ * capture. If it cannot be registered, the capture fails at its end. */
 void wf_ctx_repeat(wf_ctx *ctx, wf_status (*act)(void *own, double number, void *value), void *own);
 /* Registers an operation to do after every launch, and when a capture is abandoned. Does nothing outside of a
  * capture. */

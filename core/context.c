@@ -70,6 +70,8 @@ static wf_status check_compute(wf_dtype dtype, wf_dtype compute)
     return WF_OK;
 }
 
+/* No device is chosen yet: a communicator does that by this rank's place on its node (comm/open.c), else the first use
+ * takes number 0. */
 wf_ctx *wf_ctx_make(wf_ctx_opts opts)
 {
     char notice[WF_CTX_NOTICE] = "";
@@ -120,6 +122,7 @@ wf_status wf_ctx_free(wf_ctx *ctx)
     WF_CHECK(at == 0, WF_ERR_STATE, "the context is closed with live objects: %s", text);
     if (ctx->k->shutdown)
         ctx->k->shutdown(ctx);
+    /* The pool last: caches of the filling have their memory from it. */
     wf_pool_free(ctx->pool);
     free(ctx);
     return WF_OK;
@@ -176,6 +179,7 @@ wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute)
 wf_status wf_ctx_set_seed(wf_ctx *ctx, uint64_t seed)
 {
     WF_NEED(ctx);
+    /* Parameters are drawn at their first use, so later ones would be of another seed than earlier ones. */
     WF_CHECK(ctx->layers == 0, WF_ERR_STATE, "the context's seed is set before the first layer is made");
     ctx->seed = seed;
     return WF_OK;

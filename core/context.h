@@ -1,4 +1,5 @@
-/* The context: device, type, seed, threads, memory pool and counters of one process. Local. */
+/* The context: device, type, seed, threads, memory pool and counters of one process. Everything that the library makes
+ * belongs to one, and works with objects of the same one only. One thread uses a context. Local. */
 #ifndef WF_CORE_CONTEXT_H
 #define WF_CORE_CONTEXT_H
 
@@ -57,7 +58,9 @@ wf_status wf_ctx_set_compute(wf_ctx *ctx, wf_dtype compute);
 typedef struct wf_memory_counters {
     int64_t system_allocations; /* calls of malloc (or cudaMalloc) made by the library since the context was made */
     int64_t pool_takes;         /* blocks handed out by the pool */
-    size_t bytes_in_use, bytes_peak, bytes_reserved;
+    size_t bytes_in_use;        /* of the blocks that are handed out now, each as large as its size class */
+    size_t bytes_peak;          /* the most that this was */
+    size_t bytes_reserved;      /* of all blocks that the pool has from the system, free ones too */
     int64_t plans; /* what oneDNN, cuDNN and cuBLASLt made for the shapes of convolutions and products and what is kept
                       for the next call: of each library's kinds the 1024 that were used last */
 } wf_memory_counters;

@@ -1,4 +1,6 @@
-/* The context as the library sees it: kernel table, pool, live-object counters, hooks that comm fills. */
+/* The context as the library sees it: kernel table, pool, live-object counters, hooks that comm fills. A context is one
+ * device of one process, used by one thread: that in which the program calls the library, which comments call the main
+ * thread. Everything here is local. */
 #ifndef WF_CORE_CONTEXT_AUTHOR_H
 #define WF_CORE_CONTEXT_AUTHOR_H
 
@@ -27,7 +29,7 @@ struct wf_profile;
 #define WF_CTX_NOTICE 256
 
 struct wf_ctx {
-    const wf_kernels *k;
+    const wf_kernels *k; /* of the device; a profile puts a table that measures in its place */
     wf_dtype dtype;
     wf_dtype compute; /* WF_F32, which is 0: as dtype */
     uint64_t seed;
@@ -37,11 +39,12 @@ struct wf_ctx {
     uint64_t layers;            /* made so far */
     uint64_t roots;             /* root layers without a name that have a number so far (layers/layer_author.h) */
     int64_t vars;               /* variables alive on all tapes */
-    uint64_t emptied;           /* how often the last of them went */
+    uint64_t emptied;           /* how often the last of them went: until then backward may use what forward made */
     int64_t plans;              /* kept by the filling: primitives, plans (wf_memory_counters) */
     uint64_t backwards;         /* backwards started */
     int64_t reusing;            /* pipelines in a step of several chunks: see wf_tape_reuses */
-    uint64_t segments;          /* numbers given to segments that are recomputed (core/autograd/segment.c) */
+    uint64_t segments;          /* numbers given to segments that are recomputed (core/autograd/segment.c), and to marks
+                                   that backward sets in parameters */
     char notice[WF_CTX_NOTICE]; /* why the device is not the requested one; empty: it is the requested one */
     void *device_own;           /* a filling's own state (primitive cache, streams); freed by its shutdown */
 
@@ -59,12 +62,13 @@ struct wf_ctx {
      * NULL: there is one rank. */
     bool (*is_first)(const struct wf_mesh *mesh, unsigned axes);
 
-    /* Hooks that comm fills. Where they are NULL, the pool's memory is not shared and reads need not wait for other
+    /* Hooks that comm fills where device memory moves natively. Where they are NULL, a read need not wait for other
      * ranks. */
-    void *comm;
+    void *comm;                     /* the argument of the hooks */
     wf_status (*await)(void *comm); /* before the host reads a value that may depend on other ranks */
     /* Called repeatedly while the host waits for the device; an error ends the wait. *since is 0 at the first call. */
     wf_status (*waiting)(void *comm, int64_t *since);
+    /* Two hooks that are neither filled nor called. */
     wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
     void (*shared_release)(void *comm, void *data, size_t bytes);
 
@@ -87,10 +91,11 @@ static inline void wf_ctx_progress(const wf_ctx *ctx)
 wf_ctx *wf_ctx_make(wf_ctx_opts opts);
 void wf_ctx_announce(const wf_ctx *ctx);
 
+/* Counts `by` more objects of a kind that are alive (negative: fewer); wf_ctx_free refuses while there is one. */
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 
-/* Reads a value from the device: waits for other ranks that contribute to it, then calls k->to_host. Not in a
- * captured step. */
+/* Reads a value from the device: waits for other ranks that contribute to it, then calls k->to_host. In a captured step
+ * WF_ERR_UNSUPPORTED. */
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 /* Like wf_ctx_read, for callers that skip the read while a step is captured. */
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
@@ -99,10 +104,17 @@ wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_
  * has not <what> after ... ms". Not in a captured step. */
 wf_status wf_ctx_wait_event(wf_ctx *ctx, wf_event *event, const char *what) WF_NODISCARD;
 
-/* The pool: size classes; a block given back is reused. Free blocks go back to the system where the device has no more
- * memory, and where they come to more than was ever in use; before that a free block of up to twice the size serves.
- * Blocks are 64-byte aligned. A take of 0 bytes gives NULL. Main thread only. Workspace of a kernel is taken and given
- * within the slot. Before a block goes back, the host waits for the device: an error if a rank fails meanwhile. */
+/* The memory pool, of the context's device. Main thread only.
+ *
+ * take: *data is the caller's until it gives the block back: uninitialised, 64-byte aligned; NULL for 0 bytes.
+ *       WF_ERR_MEMORY where the device has no more, on this rank alone.
+ * give: `data` as a take gave it, or NULL, and the bytes that were asked for. Work that the context's stream has for
+ *       the block may still be under way, since the next owner's comes after it; other streams are waited for before.
+ *       Workspace of a kernel is taken and given within the slot.
+ *
+ * A block that was given back serves the next take of its size class. A pool that would grow beyond a quarter and
+ * 16 MiB more than was ever in use, or whose device has no more memory, first cuts a larger free block, or returns free
+ * ones to the system. Before one is returned the host waits for the device: an error if a rank fails meanwhile. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
 /* Retires the block that contains this address: it is never reused and not freed with the context, even after it is
@@ -116,12 +128,12 @@ void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 size_t wf_pool_mark(wf_ctx *ctx);
 
 /* malloc, calloc and realloc, counted, for what is kept from step to step; what a step takes and gives back comes from
- * the pool. NULL and a recorded WF_ERR_MEMORY on failure. From any thread (the pool: from the main thread alone). */
+ * the pool. The caller frees it, by free. NULL and a recorded WF_ERR_MEMORY on failure. From any thread. */
 void *wf_malloc(wf_ctx *ctx, size_t bytes);
 void *wf_calloc(wf_ctx *ctx, size_t count, size_t size);
 void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes);
-/* A list that has room for `count` elements of `size` bytes: this one, or where that has not, a longer copy in its
- * place. NULL on failure: the list is as it was. */
+/* A list that has room for `count` elements of `size` bytes: `list` (NULL at first, with *room 0), or, where that has
+ * not, a longer one to which it moved; *room follows. NULL on failure: the list is as it was. */
 void *wf_grow(wf_ctx *ctx, void *list, int64_t *room, int64_t count, size_t size);
 char *wf_strdup(wf_ctx *ctx, const char *text);
 
@@ -138,7 +150,7 @@ static inline void wf_range_pop(wf_ctx *ctx)
         ctx->k->range_pop(ctx);
 }
 
-/* Frees the packed forms of a parameter. */
+/* Frees the packed forms of a parameter (core/array_author.h), and empties the list. */
 void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms);
 
 #endif

@@ -1,5 +1,6 @@
 /* The handles of tensors and storages of a context, and the packed forms that hang on them. They are made by the dozen
- * and never freed before the pool: a loop of fixed shape reuses those of its first steps. Main thread only. */
+ * and never freed before the pool: a loop of fixed shape reuses those of its first steps. Called by tensor.c, which
+ * counts references; nothing here does. Main thread only. */
 #include "core/pool_impl.h"
 
 #include <stdlib.h>
@@ -29,6 +30,7 @@ wf_tensor *wf_pool_tensor(wf_ctx *ctx)
             wf_pool_tensor_give(ctx, &many->tensor[i]);
     }
     wf_tensor *tensor = handles->tensors;
+    /* A free handle has no data of its own, so the field links the list. */
     handles->tensors = tensor->data;
     *tensor = (wf_tensor){.ctx = ctx};
     return tensor;
@@ -37,6 +39,7 @@ wf_tensor *wf_pool_tensor(wf_ctx *ctx)
 void wf_pool_tensor_give(wf_ctx *ctx, wf_tensor *tensor)
 {
     wf_handles *handles = wf_pool_handles(ctx);
+    /* wf_any_tensor walks whole chunks and skips the free handles by this. */
     tensor->ctx = NULL;
     tensor->data = handles->tensors;
     handles->tensors = tensor;
@@ -81,6 +84,7 @@ wf_storage **wf_pool_steps(wf_ctx *ctx)
     return &wf_pool_handles(ctx)->steps;
 }
 
+/* With the pool: what is still in a list, or in use, lies in the chunks and goes with them. */
 void wf_handles_free(wf_handles *handles)
 {
     for (struct wf_tensor_chunk *c = handles->tensor_chunks, *next; c; c = next) {

@@ -37,10 +37,10 @@ struct wf_param {
     bool grad_set;   /* the running backward has written to grad */
 
     /* Scratch of one backward. */
-    uint64_t run; /* the backward that counts uses in this parameter */
+    uint64_t run; /* the last backward that named this parameter as a target (wf_backward_opts.params) */
     int64_t uses; /* contributions still to come */
 
-    uint64_t segment; /* the segment that has listed this parameter, a number of wf_ctx.segments */
+    uint64_t segment; /* the segment that has listed this parameter, a number of wf_ctx.segments; in backward a mark */
 
     wf_param *tied;      /* the parameter that stands for this one; NULL: it stands for itself */
     wf_param *tied_next; /* the first of those for which this one stands; of those, the next */
@@ -63,6 +63,8 @@ typedef struct wf_param_opts {
     bool state; /* not trainable: running statistics */
 } wf_param_opts;
 
+/* A parameter without a value, which is made at its first use. The name is copied; the caller owns the parameter
+ * (wf_layer_add_param gives it to a layer). NULL and a recorded error on failure. */
 wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts);
 /* Frees the parameter. If others are tied to it, the first of them takes over its value. */
 void wf_param_free(wf_param *param);
@@ -76,7 +78,8 @@ void wf_param_sum_parts(wf_param *param, const wf_layout *x, unsigned dims);
  * one: they have its value and gradient. WF_ERR_ARGUMENT where the two differ in shape, type, or how ranks share them,
  * or are one already; WF_ERR_STATE where `param` is tied already. */
 wf_status wf_param_tie(wf_param *param, wf_param *with) WF_NODISCARD;
-/* Fills `value` by init, keyed by (seed, hash of the path). */
+/* Fills `value`, which exists, by init, keyed by (seed, hash of the path): of a part, the slice of the serial values.
+ */
 wf_status wf_param_initialise(wf_param *param) WF_NODISCARD;
 
 /* A hash of the value's bits, which ranks that keep copies compare: values that differ in one element have different

@@ -1,9 +1,9 @@
-/* The pool of the context: tensors and workspace come from here, so that a loop of fixed shape allocates only in its
- * first steps. Main thread only. Blocks are kept by size class, four to each power of two: at most a quarter is lost. A
- * table by address finds the record of a block, since device memory cannot be written from the host. A block is free,
- * used, held (for good: a message may still write to it), or claimed by captured steps, for which it stays reserved. If
- * the pool would hold much more than was ever in use, larger free blocks are cut, and their parts joined when free.
- *
+/* The memory pool of a context: tensors and workspace come from here, so that a loop of fixed shape allocates only in
+ * its first steps. Main thread only, no lock. Blocks are kept by size class, four to each power of two: at most a
+ * quarter is lost. A table by address finds the record of a block, since device memory cannot be written from the host.
+ * A block is free, used, held (for good: a message may still write to it), or claimed by captured steps, for which it
+ * stays reserved. If the pool would hold much more than was ever in use, larger free blocks are cut, and their parts
+ * joined when free.
  * A block of the host is handed out untouched: the system places each page where it is written first, which a kernel
  * does with its threads, so that on several sockets the pages lie beside the processors that computed them. */
 #include "core/pool_impl.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLASSES = 4 * 64, SMALLEST = 256, SPARE = 64 << 20, SMALLEST_PART = 16 << 10 };
+enum { CLASSES = 4 * 64, SMALLEST = 256, SLACK = 16 << 20, SMALLEST_PART = 16 << 10 };
 
 typedef struct block {
     void *data;
@@ -329,7 +329,7 @@ static size_t excess(const wf_pool *pool, const store *s, size_t size)
 {
     if (size < SMALLEST_PART)
         return 0;
-    const size_t peak = peak_with(pool, size), most = peak + peak / 4 + SPARE / 4;
+    const size_t peak = peak_with(pool, size), most = peak + peak / 4 + SLACK;
     return s->bytes + size > most ? s->bytes + size - most : 0;
 }
 

@@ -1,16 +1,27 @@
-/* The pool's life, for the context. */
+/* The inside of the memory pool (core/pool.c), for core alone: context.c makes and frees it, autograd/captured.c claims
+ * memory for captured steps, tensor.c and handles.c recycle the handles of tensors. Memory is taken and given back by
+ * core/context_author.h. Local, main thread only. Slots, types and layers with `pool` in their names are those of
+ * pooling and have nothing to do with it. */
 #ifndef WF_CORE_POOL_IMPL_H
 #define WF_CORE_POOL_IMPL_H
 
 #include "core/context_author.h"
 #include "core/tensor_author.h"
 
+/* The pool of a context, which has its kernel table and owns the pool. NULL and a recorded error on failure. */
 wf_pool *wf_pool_new(wf_ctx *ctx);
+/* Returns all blocks to the device, those in use too, but not those that wf_pool_hold retired. NULL is fine. */
 void wf_pool_free(wf_pool *pool);
 
-/* The device memory of a captured step. Between begin and end, what is taken becomes the claim's: given back, it is
- * handed out again until the end, and not after it. The end also claims all that is in use at the time: given back,
- * it waits for the drop. drop gives back what is not in use. */
+/* A claim: the device memory of a captured step, whose replays use the addresses of the capture again.
+ *
+ * begin .. end: blocks that are taken belong to the claim. One that is given back serves later takes of the capture.
+ * end:          also claims every block that is in use, since the graph may read it. From here on a block of the claim
+ *               that is free, or becomes free, is handed out to no one. *claim is the caller's until the drop;
+ *               WF_ERR_MEMORY: *claim is NULL, and nothing is claimed.
+ * drop:         blocks that are free serve all takes again; the others stay with those who took them. NULL is fine.
+ *
+ * One claim is made at a time; a block may be in several. */
 typedef struct wf_claim wf_claim;
 void wf_pool_claim_begin(wf_ctx *ctx);
 wf_status wf_pool_claim_end(wf_ctx *ctx, wf_claim **claim) WF_NODISCARD;
@@ -18,9 +29,9 @@ void wf_pool_claim_drop(wf_ctx *ctx, wf_claim *claim);
 
 /* Handles and storages of tensors (core/handles.c). */
 typedef struct wf_handles {
-    wf_tensor *tensors;   /* free handles, linked through data */
-    wf_storage *storages; /* free storages, linked through next */
-    wf_storage *steps;
+    wf_tensor *tensors;                    /* free handles, linked through data */
+    wf_storage *storages;                  /* free storages, linked through next */
+    wf_storage *steps;                     /* of tensors for one step, in use, linked through next and prev */
     struct wf_tensor_chunk *tensor_chunks; /* memory of both */
     struct wf_storage_chunk *storage_chunks;
 } wf_handles;
@@ -28,7 +39,8 @@ typedef struct wf_handles {
 wf_handles *wf_pool_handles(const wf_ctx *ctx);
 void wf_handles_free(wf_handles *handles);
 
-/* Handles and storages of tensors are recycled. NULL and a recorded error on failure. */
+/* Handles and storages of tensors are recycled. A new one is zero but for its ctx; the caller gives it back once, after
+ * what it points to. NULL and a recorded error on failure. */
 wf_tensor *wf_pool_tensor(wf_ctx *ctx);
 void wf_pool_tensor_give(wf_ctx *ctx, wf_tensor *tensor);
 wf_storage *wf_pool_storage(wf_ctx *ctx);

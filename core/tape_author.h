@@ -1,9 +1,14 @@
-/* How a function with a gradient is written.
+/* How a function with a gradient is written; for layers and functions (layers/functions/arith.c is the model of one
+ * with two inputs). Local: nothing here sends, an op may.
  *
  * Forward: compute y through the kernel table, then wf_tape_record. Backward: an op's function, called once, asks with
  * wf_node_wants(node, i) whether input i needs a gradient and gives it by one of
  *   wf_node_grad  - a destination to write into (parameters: straight into the flat gradient buffer), or
  *   wf_node_give  - a tensor that it made or passes through.
+ *
+ * An op that computes through slots alone works in captured steps (core/captured_author.h) and in segments that are
+ * recomputed (wf_tape_segment) without knowing of them. Its state is copied once: what changes from step to step does
+ * not belong there.
  */
 #ifndef WF_CORE_TAPE_AUTHOR_H
 #define WF_CORE_TAPE_AUTHOR_H
@@ -74,19 +79,22 @@ typedef struct wf_node_spec {
                              the layer that is applied */
 } wf_node_spec;
 
-/* Returns the variable of y and takes over the handle, even on failure. If no input needs a gradient or the tape is
- * in WF_EVAL, nothing is recorded. */
+/* Returns the variable of y, which lives until the reset, and takes over y's handle, even on failure. `record` is read
+ * during the call. If no input needs a gradient or the tape is in WF_EVAL, no node is recorded; a record of zeros makes
+ * y a variable without inputs. NULL where y is NULL, so that a failed constructor passes; WF_ERR_STATE where an input
+ * belongs to another tape. */
 wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *record, wf_tensor *y);
 
-/* The leaf of a parameter on this tape. */
+/* A variable with the value of a parameter, or of that which stands for it: one for each use. NULL on failure, or where
+ * param is NULL. */
 wf_var *wf_param_var(wf_tape *tape, wf_param *param);
 /* Like wf_param_var, for layers that compute in the context's compute type: they read (and save) var->used, which has
  * that type. The gradient has the parameter's type. */
 wf_var *wf_compute_var(wf_tape *tape, wf_param *param);
 
-/* In backward. */
-const wf_tensor *wf_node_dy(const wf_node *node); /* dense, shape and order of the output; never NULL */
-const wf_tensor *wf_node_saved(const wf_node *node, int i);
+/* In backward. Both are borrowed, until it returns. */
+const wf_tensor *wf_node_dy(const wf_node *node);           /* dense, shape and order of the output; never NULL */
+const wf_tensor *wf_node_saved(const wf_node *node, int i); /* number i of wf_node_spec.saved; NULL where that was */
 /* A tensor like dy for this op to write into, and to give: dy's own memory where nothing else holds it, so that a
  * kernel which works in place needs no more, otherwise new memory. A handle for the caller; NULL on failure. */
 wf_tensor *wf_node_reuse_dy(const wf_node *node);
@@ -99,8 +107,8 @@ bool wf_node_wants(const wf_node *node, int i);
  * besides the flat buffer. wf_node_give is for a gradient that exists as a tensor: one that an exchange or a sum over
  * several steps made, or dy itself; the first one of an intermediate value is taken without a copy. Both only for
  * inputs that are wanted (wf_node_give frees the others). */
-/* The destination of the gradient of input i: dense, with the shape, order and type of the input. *accumulate says
- * whether to add to it. No further call is needed after writing. NULL on failure. */
+/* The destination of the gradient of input i: dense, with the shape, order and type of the input; borrowed. *accumulate
+ * says whether to add to what it holds or to overwrite it. No further call is needed after writing. NULL on failure. */
 wf_tensor *wf_node_grad(wf_node *node, int i, bool *accumulate);
 /* Gives dx, whose handle is taken even on failure; it may be the alias of another gradient (`shared`: must not be
  * written to, as when dy is passed on). */
@@ -174,6 +182,8 @@ typedef struct wf_backward_opts {
     wf_status (*ready)(void *user, wf_param *param);
     void *user;
 } wf_backward_opts;
+/* Differentiates the loss (grad NULL: it is a scalar), towards the targets of opts. Local, but for what ops send: ranks
+ * whose ops communicate run it alike. An error of plan or ready ends it and is returned. */
 wf_status wf_backward_run(wf_var *loss, const wf_tensor *grad, const wf_backward_opts *opts) WF_NODISCARD;
 
 /* Flat gradients: one buffer, in the order given, each parameter at a 64-byte boundary, `tail` more elements at the
@@ -186,8 +196,11 @@ typedef struct wf_grads {
     int64_t *offset;  /* n + 1 entries, in elements; offset[n] is where the tail starts */
     int64_t tail;
 } wf_grads;
+/* The list is copied; its parameters are of one type, else WF_ERR_DTYPE. The buffer is zero. The caller frees it; the
+ * views, which keep its memory, stay with the parameters. */
 wf_grads *wf_grads_new(wf_ctx *ctx, int64_t n, wf_param *const *param, int64_t tail);
-/* Parameter i's part of a buffer that is laid out as `flat`, in the parameter's shape and order. */
+/* Parameter i's part of a buffer that is laid out as `flat`, in the parameter's shape and order: a handle for the
+ * caller. */
 wf_tensor *wf_grads_view(const wf_grads *grads, const wf_tensor *buffer, int64_t i);
 void wf_grads_free(wf_grads *grads);
 

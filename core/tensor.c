@@ -1,5 +1,5 @@
-/* Tensors as handles: construction, views, aliases, storage and its reference count, versions. It moves no elements;
- * core/tensor_data.c does that through the kernel table. */
+/* Tensors as handles: construction, views, aliases, storage and its reference count, versions. It moves no elements but
+ * those of a copy that follows a master; core/tensor_data.c does that through the kernel table. */
 #include "core/captured_author.h"
 #include "core/log.h"
 #include "core/pool_impl.h"
@@ -93,6 +93,7 @@ static void drop_storage(wf_storage *s)
     wf_pool_storage_give(ctx, s);
 }
 
+/* The one place that adds a reference for a handle; wf_tensor_free takes it back. */
 static wf_tensor *new_handle(wf_ctx *ctx, wf_storage *storage)
 {
     wf_tensor *t = wf_pool_tensor(ctx);
@@ -296,6 +297,7 @@ wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm)
 
 wf_tensor *wf_tensor_recast(const wf_tensor *tensor, wf_shape shape, wf_order order)
 {
+    /* No layout: another shape has other dimensions, which its axes do not name. */
     wf_tensor *t = wf_tensor_alias(tensor);
     if (!t)
         return NULL;
@@ -425,7 +427,8 @@ uint64_t wf_tensor_version(const wf_tensor *tensor)
     return s->master ? s->master->version : s->version;
 }
 
-/* Versions of different storages cannot be compared. */
+/* The copy follows this master from now on: it is new, or its parameter got another value tensor. Versions of different
+ * storages cannot be compared, so packed forms of the time before go. */
 static void follow_memory(wf_storage *copy, wf_storage *master)
 {
     /* The copy keeps the master's storage alive: its version is read through it. */
@@ -439,6 +442,7 @@ static void follow_memory(wf_storage *copy, wf_storage *master)
 
 wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **copy)
 {
+    /* The epoch of a capture makes every copy count as old there, so that the captured step contains its making. */
     const uint64_t version = master->storage->version + master->ctx->epoch;
     wf_tensor *made = *copy;
     const bool other = made && made->dtype != dtype;
@@ -462,6 +466,7 @@ wf_status wf_tensor_follow(const wf_tensor *master, wf_dtype dtype, wf_tensor **
     return WF_OK;
 }
 
+/* A walk through the list: at a reset it has only what is kept, or was forgotten. */
 int64_t wf_step_storages(const wf_ctx *ctx)
 {
     int64_t n = 0;

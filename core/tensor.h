@@ -1,7 +1,7 @@
 /* Tensors: handles on reference-counted storage. Local. The caller of a constructor frees the handle; storage is
- * freed with its last handle. Convolution, pooling and normalisation need tensors of rank 3 to 5 in channels-last
- * order. A program notices the order only in host import, host export and reshape, which use the logical order of
- * elements. */
+ * freed with its last handle. Convolution, pooling and normalisation compute on tensors of rank 3 to 5 in channels-last
+ * order, and copy an input of another order first. Otherwise a program need not know the order: host import, host
+ * export and reshape use the logical order of elements. */
 #ifndef WF_CORE_TENSOR_H
 #define WF_CORE_TENSOR_H
 
@@ -65,7 +65,8 @@ wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes) WF
 wf_status wf_tensor_export(const wf_tensor *tensor, void *host, size_t bytes) WF_NODISCARD;
 
 wf_status wf_tensor_fill(wf_tensor *tensor, double value) WF_NODISCARD;
-/* Copies src to dst, logical element by element. Shapes must be equal; types and orders may differ. */
+/* Copies src to dst, logical element by element. Shapes must be equal, and the context the same (which is not checked);
+ * types and orders may differ. */
 wf_status wf_tensor_assign(wf_tensor *dst, const wf_tensor *src) WF_NODISCARD;
 /* The value of a tensor of one element. NaN on failure. */
 double wf_tensor_item(const wf_tensor *tensor);

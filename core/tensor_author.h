@@ -1,4 +1,7 @@
-/* The internals of a tensor, for code that calls kernels: layers, optimizers and comm. */
+/* The internals of a tensor, for code that calls kernels: layers, optimizers and comm. A tensor is a handle, one for
+ * each owner; the storage is the memory, shared by all handles on it. A *step tensor* holds a result that no one needs
+ * after the step: the reset of a tape reports those whose handles were not freed. Constructors return a handle that the
+ * caller frees; NULL on failure. Local. */
 #ifndef WF_CORE_TENSOR_AUTHOR_H
 #define WF_CORE_TENSOR_AUTHOR_H
 
@@ -9,7 +12,7 @@ typedef struct wf_storage {
     wf_ctx *ctx;
     void *data;
     size_t bytes;
-    int64_t references;
+    int64_t references;          /* handles, and copies that follow (master); freed with the last */
     uint64_t version;            /* grows with every write that others must notice: wf_tensor_touch */
     wf_packed_form *forms;       /* packed copies, for parameters */
     struct wf_storage *master;   /* of a copy that follows another tensor: that tensor's storage, on which it holds a
@@ -37,18 +40,21 @@ struct wf_tensor {
     wf_layout layout;
 };
 
-/* As wf_tensor_new_ordered, for one step: intermediate results. */
+/* As wf_tensor_new_ordered, but a step tensor. */
 wf_tensor *wf_tensor_new_step(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, wf_order order);
-/* Shape, type, order and layout of `like`, for one step. */
+/* A step tensor of the shape, type, order and layout of `like`, uninitialised. NULL for NULL. */
 wf_tensor *wf_tensor_new_like(const wf_tensor *like);
 /* A view of the elements under another shape, in the same memory; the tensor must be dense, the count equal, and either
  * both shapes row-major or the order's memory sequence equal: the caller has checked. */
 wf_tensor *wf_tensor_recast(const wf_tensor *tensor, wf_shape shape, wf_order order);
-/* An alias if the tensor is dense in that order and of that type, else a copy for one step. */
+/* An alias if the tensor is dense in that order and of that type, else a copy, which is a step tensor. What is written
+ * to the result may thus show in the tensor. */
 wf_tensor *wf_tensor_dense(const wf_tensor *tensor, wf_dtype dtype, wf_order order);
 
-/* The array of a dense tensor. NULL gives an array with data NULL and rank 0. */
+/* The array of a dense tensor, as slots take it: valid as long as the tensor. NULL gives an array with data NULL and
+ * rank 0. */
 wf_array wf_tensor_array(const wf_tensor *tensor);
+/* As wf_tensor_array, for a tensor that need not be dense; not for NULL. */
 wf_strided wf_tensor_strided(const wf_tensor *tensor);
 
 /* Notes that the contents changed: packed forms and saved copies become stale. */

@@ -1,4 +1,6 @@
-/* How a layer is written: a wf_layer_kind, a state struct, a constructor. layers/serial/linear.c is the model. */
+/* How a layer is written: a wf_layer_kind, a state struct, a constructor. layers/serial/linear.c is the model,
+ * docs/tutorial-layer.md the walk through one. For this folder, and for programs with layers of their own. Local, but
+ * for what a layer's forward sends. */
 #ifndef WF_LAYERS_LAYER_AUTHOR_H
 #define WF_LAYERS_LAYER_AUTHOR_H
 
@@ -62,14 +64,16 @@ struct wf_layer {
     int part, parts;
 };
 
-/* A layer with a zeroed state of state_bytes. */
+/* A layer with a zeroed state of state_bytes, which the layer owns. The kind must live as long. The caller frees it
+ * with wf_layer_free, also after a constructor that failed half way: the kind's `free` meets members that are NULL.
+ * NULL on failure and where ctx is NULL. */
 wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_bytes);
 /* What tells the draws of this layer's root from those of other roots: 0 for one with a name; of those without, 1 for
  * the first that was given to an optimizer or had values drawn, and so on. */
 uint64_t wf_layer_root(const wf_layer *layer);
 /* The stream of its random numbers: of that number and the path. */
 uint64_t wf_layer_stream(const wf_layer *layer);
-/* That number becomes another's, if the root has no name. */
+/* Sets that number to the one that rank 0 has for the same model; does nothing if the root has a name. */
 void wf_layer_set_root(wf_layer *layer, uint64_t root);
 /* Records the layer's options as text. wf_multi_node compares the texts of all ranks and reports options that
  * differ; options that show in the shapes of parameters need not be included. At most WF_LAYER_OPTIONS characters
@@ -78,12 +82,14 @@ void wf_layer_note(wf_layer *layer, const char *format, ...) WF_PRINTF(2, 3);
 /* The name of a parameter in files, relative to the layer: that in the serial model, "conv1/W". Valid as long as its
  * path. */
 const char *wf_layer_param_name(const wf_layer *layer, const wf_param *param);
-/* Which part of the layer, or of the first layer inside it that is in parts, this rank has, from 1; 0: it has all. */
+/* The number of the part that this rank has of the layer, or of the first layer inside it that is in parts, counted
+ * from 1 (wf_layer.part counts from 0); 0: it has all. */
 int wf_layer_part(const wf_layer *layer);
 /* wf_apply_n with this function in place of the kind's forward, for a layer that another layer applies in its own way.
  * It takes the number of inputs that it is given. */
 wf_var *wf_apply_with(wf_layer *layer, wf_var *const *x, int n, wf_forward_n forward, void *user);
-/* Adds a parameter; NULL on failure. */
+/* Adds a parameter, which the layer owns and which has no value before its first use. The name is copied: letters,
+ * digits and '_', and no other parameter of the layer has it (neither is checked). NULL on failure. */
 wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts opts);
 
 /* True if the layer is a wf_sequential. */
@@ -99,13 +105,15 @@ wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf
 /* The value as a dense tensor in the order that convolution, pooling and normalisation need (channels-last from rank
  * 3 on, row-major below). The caller frees the handle. */
 wf_tensor *wf_dense_value(const wf_var *x);
-/* wf_redistribute to a target that is x's own layout along all axes but these (a bit each), on every rank. Along the
- * others shard bounds may stay unknown, and parts need not follow one another, as those of a chunk of a batch do not.
+/* As wf_redistribute, to a target that is x's own layout along all axes but these (a bit each), on every rank. Along
+ * the others shard bounds may stay unknown, and parts need not follow one another, as those of a chunk of a batch do
+ * not.
  */
 wf_var *wf_redistribute_along(wf_var *x, wf_layout target, unsigned axes);
-/* A step tensor for an output with x's type; its layout follows x's, output dimension d from input dimension from[d].
- * `from` has at least shape.rank entries.
- * WF_ERR_SHAPE names `what` and x's layout if it cannot follow. */
+/* An uninitialised step tensor for an output of this shape (of this rank's part) with x's type. Its layout follows x's:
+ * dimension d of the output is dimension from[d] of x, -1 one that is new and whole on every rank. `from` has at least
+ * shape.rank entries. The caller frees the handle, or gives it to wf_tape_record. NULL where x is NULL; WF_ERR_SHAPE
+ * names `what` and x's layout if it cannot follow. */
 wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order order, const int *from);
 
 #endif

@@ -21,6 +21,9 @@
  *   WF_ERR_UNSUPPORTED.
  * - A segment inside of a segment saves more and is computed three times.
  * - Steps with segments can be captured (core/captured.h).
+ *
+ * These functions only mark layers (layers/sequential.c); wf_apply and chains make the segments,
+ * core/autograd/segment.c keeps and repeats them.
  */
 #ifndef WF_LAYERS_RECOMPUTE_H
 #define WF_LAYERS_RECOMPUTE_H

@@ -1,4 +1,5 @@
-/* The inside of a tape. */
+/* The inside of a tape, for the files of this folder alone: tape.c records, backward.c walks, segment.c recomputes,
+ * draws.c chooses random numbers, arena.c has the memory. */
 #ifndef WF_CORE_TAPE_IMPL_H
 #define WF_CORE_TAPE_IMPL_H
 
@@ -30,8 +31,8 @@ struct wf_tape {
     wf_var **vars;
     wf_node **nodes;
     int64_t n_vars, n_nodes, cap_vars, cap_nodes;
-    uint64_t runs; /* backwards started */
-    bool paired;   /* a backward with point-to-point nodes has run */
+    uint64_t runs; /* read by nothing */
+    bool paired;   /* read by nothing */
     int64_t iteration;
     uint64_t *iteration_device;
     const uint64_t
@@ -44,7 +45,7 @@ struct wf_tape {
     bool draws_lost; /* there was no memory to note one */
     wf_repeat repeat;
     uint64_t segment;           /* that is computed and not recorded; 0: none */
-    wf_var **outside;           /* what it uses of parameters, and of variables that were made before it */
+    wf_var **outside;           /* n_outside inputs of that segment: parameters, and variables made before it */
     struct wf_comm *collective; /* whose ranks compute it together; NULL: each rank computes it alone */
     int64_t n_outside, cap_outside;
     wf_applied *applied; /* how often a layer was applied since the last reset: a hash table of `cap_applied` entries */
@@ -64,7 +65,7 @@ void wf_node_release(wf_node *node);
 
 /* Records a node of which nothing is needed but op, inputs, saved tensors, state and comm; `out` is its output. */
 wf_status wf_tape_add_node(wf_tape *tape, const wf_node_spec *record, wf_var *out) WF_NODISCARD;
-/* Inside of a segment: notes which of its inputs a node would have. */
+/* Inside of a segment: lists in `outside` the inputs of a node that come from there. */
 wf_status wf_segment_note(wf_tape *tape, const wf_node_spec *record) WF_NODISCARD;
 /* Computes the segment of this node again, and records it: the variables and nodes are the last ones of the tape. NULL
  * and a recorded error on failure. */

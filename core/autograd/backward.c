@@ -1,15 +1,17 @@
-/* Backward: marks which variables lead to a wanted gradient (forwards through the tape), marks which nodes the loss
- * reaches (backwards), tells the optimizer the order in which gradients will be complete, and runs the nodes; those of
- * a segment that is recomputed when it comes to its place. Called by wf_backward and by optimizers. A node is never run
- * twice. */
+/* Backward, in four passes over the tape: mark the variables that lead to a wanted gradient (from the front), mark the
+ * nodes that the loss reaches (from the end), tell the optimizer the order in which gradients of parameters will be
+ * complete, and run the nodes (from the end). A segment that is recomputed is one node in this; when it is its turn,
+ * its inside is recorded behind the tape's end, marked, run and cut off again. Called by wf_backward and by optimizers.
+ * A node is never run twice, and nothing here knows what an op computes. */
 #include "core/autograd/autograd_impl.h"
 #include "core/profile_author.h"
 
+/* One backward. */
 typedef struct run {
     wf_tape *tape;
     const wf_backward_opts *opts;
-    uint64_t id;
-    wf_param **order; /* in pool memory */
+    uint64_t id;      /* marks what it concerns: variables, nodes and target parameters whose `run` is this number */
+    wf_param **order; /* of wf_backward_opts.plan; in pool memory */
     int64_t n_order, cap_order;
 } run;
 
@@ -69,6 +71,7 @@ static wf_status mark_reached(const run *r, wf_node *from, int64_t first)
     return WF_OK;
 }
 
+/* Returns true if this backward runs the node: the loss depends on it, and it leads to a target. */
 static bool runs(const run *r, const wf_node *node)
 {
     return node->run == r->id && node->out->run == r->id;
@@ -82,6 +85,7 @@ static wf_status count_uses(run *r)
     for (int64_t n = 0; n < tape->n_nodes; n++)
         for (int i = 0; runs(r, tape->nodes[n]) && i < tape->nodes[n]->n_in; i++)
             if (tape->nodes[n]->in[i] && tape->nodes[n]->in[i]->param) {
+                /* An earlier backward that failed has left some. */
                 tape->nodes[n]->in[i]->param->uses = 0;
                 r->cap_order++;
             }
@@ -105,6 +109,8 @@ static wf_status count_uses(run *r)
     return WF_OK;
 }
 
+/* Every parameter that this backward reaches has memory for its gradient before the first node runs: the plan of an
+ * optimizer may have made views of a flat buffer, and what is left gets a tensor of its own. */
 static wf_status prepare_grads(run *r)
 {
     if (r->opts->plan)
@@ -121,6 +127,7 @@ static wf_status prepare_grads(run *r)
     return WF_OK;
 }
 
+/* One use of the parameter has given its gradient, or has none to give. */
 static wf_status param_done(run *r, wf_param *p)
 {
     if (--p->uses > 0)
@@ -132,6 +139,7 @@ static wf_status param_done(run *r, wf_param *p)
     return r->opts->ready ? r->opts->ready(r->opts->user, p) : WF_OK;
 }
 
+/* A gradient computed from a value that has changed since forward would be wrong without a sign of it. */
 static wf_status check_saved(const wf_node *node)
 {
     for (int i = 0; i < node->n_saved; i++)
@@ -144,10 +152,13 @@ static wf_status check_saved(const wf_node *node)
 static wf_status run_nodes(run *r, int64_t first);
 
 /* The parameters of a segment count once for its node. From here they count as often as the recomputed nodes use them,
- * so a gradient is complete, and may be sent, as early as without recomputation. */
+ * so a gradient is complete, and may be sent, as early as without recomputation. Those that no recomputed node uses
+ * stay with the segment's node, which ends their one use. */
 static wf_status take_over_uses(const run *r, wf_node *segment, int64_t first)
 {
     wf_tape *tape = r->tape;
+    /* Two marks in param->segment, from the numbers of segments so that no older mark equals them: an input of this
+     * node, and one of which a recomputed node has taken over the use that the node has counted. */
     const uint64_t listed = ++tape->ctx->segments, used = ++tape->ctx->segments;
     for (int i = 0; i < segment->n_in; i++)
         if (segment->in[i]->param && wanted(r, segment->in[i]))
@@ -169,7 +180,7 @@ static wf_status take_over_uses(const run *r, wf_node *segment, int64_t first)
     return WF_OK;
 }
 
-/* The output's value goes first: it is computed again. */
+/* Computes the inside of the node again and runs it. The output's value goes first: it is computed again. */
 static wf_status run_segment(run *r, wf_node *node)
 {
     wf_tape *tape = r->tape;
@@ -184,6 +195,7 @@ static wf_status run_segment(run *r, wf_node *node)
     mark_wanted(r, first);
     WF_TRY(mark_reached(r, y->node, first));
     WF_TRY(take_over_uses(r, node, first));
+    /* The gradient moves to the output of the recomputed nodes, which run like any others. */
     y->grad = out->grad;
     y->grad_shared = out->grad_shared;
     out->grad = NULL;
@@ -195,7 +207,8 @@ static wf_status run_segment(run *r, wf_node *node)
 static wf_status run_node(run *r, wf_node *node)
 {
     wf_var *out = node->out;
-    /* Only such ops run without a gradient; any other node without one has nothing to say and is skipped. */
+    /* Only such ops run without a gradient: another rank waits for their message. Any other node without one has no
+     * gradient to pass on and is skipped. */
     if (!out->grad && node->op->always) {
         out->grad = wf_tensor_new_like(out->value);
         WF_NEED(out->grad);
@@ -245,7 +258,7 @@ static wf_status run_nodes(run *r, int64_t first)
     return WF_OK;
 }
 
-/* grad = seed scale */
+/* grad = seed scale, where the scale is known to the device only: that of a loss which f16 would round to zero. */
 static wf_status seed_scaled(const wf_tensor *grad, double seed, const float *scale)
 {
     wf_ctx *ctx = grad->ctx;
@@ -287,11 +300,14 @@ static wf_status run_all(run *r, wf_var *loss, const wf_tensor *grad)
 {
     for (int64_t p = 0; p < r->opts->n_params; p++)
         r->opts->params[p]->run = r->id;
+    /* Marks and counts come before the first node runs: optimizers need the order, and a tape that was differentiated
+     * before is refused while all gradients are as they were. */
     mark_wanted(r, 0);
     WF_CHECK(!loss->node || !loss->node->done, WF_ERR_STATE, "this variable was differentiated before");
     WF_TRY(mark_reached(r, loss->node, 0));
     WF_TRY(count_uses(r));
     WF_TRY(prepare_grads(r));
+    /* wf_no_loss has neither: then only nodes run that always do. */
     if (loss->node || loss->leaf)
         WF_TRY(seed_grad(loss, grad, r->opts));
     return run_nodes(r, 0);
@@ -345,6 +361,7 @@ wf_tensor *wf_node_reuse_dy(const wf_node *node)
 {
     const wf_tensor *dy = node->out->grad;
     const wf_storage *storage = dy->storage;
+    /* Another handle, as that of a gradient that was passed on unchanged, would see what is written. */
     return storage->references == 1 && !storage->borrowed ? wf_tensor_alias(dy) : wf_tensor_new_like(dy);
 }
 
@@ -389,6 +406,7 @@ wf_tensor *wf_node_grad(wf_node *node, int i, bool *accumulate)
 {
     wf_var *in = node->in[i];
     *accumulate = false;
+    /* All uses of a parameter have one gradient; of another variable this is its own. */
     if (in->param) {
         *accumulate = in->param->grad_set;
         in->param->grad_set = true;

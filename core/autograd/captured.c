@@ -7,7 +7,7 @@
  *
  *     runs 1, 2   rehearsals: the step is called; what is made once is made here (plans, pool blocks, connections)
  *     run 3       capture: the step is called while the device records; host operations become entries; then a launch
- *     run 4 ...   replay: checks, host operations, one copy of their values to the device, launch, followers
+ *     run 4 ...   replay: checks, host operations, one copy of their values to the device, launch, callbacks
  *
  * A host operation computes a number that changes from step to step (a learning rate, the key of random numbers). All
  * of them write to `values`; the copy to device_values precedes the launch, and the recorded work copies each number to
@@ -21,10 +21,10 @@
  * each captured step that uses it, and nothing else, since a launch may still be in flight; further runs return its
  * error. One captured step cannot run inside another.
  *
- * Failure. The first reason that bars a capture is kept (`why`). A rehearsal goes on all the same; run 3 and later ones
- * return it. After an error in the capture the counts of host operations are undone in reverse order, all that the
- * capture made is freed, and the next run tries again, unless the step is barred. On a device that cannot capture every
- * run calls the step. */
+ * Failure. Of each call of the step the first reason that bars a capture is kept (`why`). A rehearsal goes on all the
+ * same; run 3 and later ones return it. After an error in the capture the counts of host operations are undone in
+ * reverse order, all that the capture made is freed, and the next run tries again, unless the step is barred. On a
+ * device that cannot capture every run calls the step. */
 #include "core/captured_author.h"
 
 #include "core/log.h"
@@ -39,40 +39,40 @@ enum { REHEARSALS = 2, VALUES = 16 << 10, ALIGN = 16, WHY = 640 };
 
 /* An operation of the host and the place of its value; without an operation, a constant value. */
 typedef struct entry {
-    wf_host_op act;
-    size_t at;
+    wf_host_op op;
+    size_t at; /* of its value in `values` */
 } entry;
 
-typedef struct follower {
+typedef struct callback {
     wf_status (*act)(void *own);
     void *own;
-} follower;
+} callback;
 
-typedef struct followers {
-    follower *list;
+typedef struct callbacks {
+    callback *list;
     int64_t n;
-} followers;
+} callbacks;
 
 struct wf_captured {
     wf_ctx *ctx;
     wf_status (*step)(void *arg);
     void *arg;
-    int rehearsed;
-    bool capturing;
+    int rehearsed;   /* rehearsals that succeeded */
+    bool capturing;  /* the step is being called while the device records */
     wf_graph *graph; /* NULL until it is captured */
     wf_claim *claim; /* its memory */
     entry *entries;
     int64_t n_entries;
-    followers after;                  /* every launch */
-    followers users;                  /* `act` says whether `own` still lives */
+    callbacks after;                  /* called after every launch */
+    callbacks users;                  /* an `act` returns an error if its `own` no longer lives */
     struct wf_captured *next, **here; /* of the context's list */
     /* All values are copied to the device together, before a launch; the captured step then copies each to its place at
      * the right time.
      */
     unsigned char *values;
     void *device_values;
-    size_t used;
-    bool barred;
+    size_t used;     /* of the VALUES bytes */
+    bool barred;     /* the last call of the step met something that cannot be captured */
     wf_status ended; /* something that it uses has ended */
     char why[WHY];   /* what barred the last rehearsal, or the capture, or how that ended */
 };
@@ -103,40 +103,41 @@ wf_status wf_ctx_forbid_capture(wf_ctx *ctx, const char *what, const char *inste
     return c->capturing ? refuse(c) : WF_OK;
 }
 
-static wf_status add_entry(wf_captured *c, const wf_host_op *act)
+/* Adds an operation to those of every replay, and puts the copy of its value, if it has one, into the graph. */
+static wf_status add_entry(wf_captured *c, const wf_host_op *op)
 {
     entry *more = wf_realloc(c->ctx, c->entries, (size_t)(c->n_entries + 1) * sizeof *more);
     if (!more)
         return wf_error_code();
     c->entries = more;
-    more[c->n_entries] = (entry){*act, c->used};
-    if (act->bytes == 0)
+    more[c->n_entries] = (entry){*op, c->used};
+    if (op->bytes == 0)
         c->n_entries++;
-    if (act->bytes == 0)
+    if (op->bytes == 0)
         return WF_OK;
-    WF_CHECK(c->used + act->bytes <= VALUES, WF_ERR_UNSUPPORTED,
+    WF_CHECK(c->used + op->bytes <= VALUES, WF_ERR_UNSUPPORTED,
              "a captured step with more than %d bytes of numbers that change; capture it in parts", VALUES);
-    const wf_strided from = {(char *)c->device_values + c->used, WF_U8, 1, {(int64_t)act->bytes}, {1}};
-    const wf_strided to = {act->device, WF_U8, 1, {(int64_t)act->bytes}, {1}};
+    const wf_strided from = {(char *)c->device_values + c->used, WF_U8, 1, {(int64_t)op->bytes}, {1}};
+    const wf_strided to = {op->device, WF_U8, 1, {(int64_t)op->bytes}, {1}};
     WF_TRY(c->ctx->k->copy(c->ctx, &from, &to, false));
-    c->used += (act->bytes + ALIGN - 1) / ALIGN * ALIGN;
+    c->used += (op->bytes + ALIGN - 1) / ALIGN * ALIGN;
     c->n_entries++;
     return WF_OK;
 }
 
-wf_status wf_ctx_capture_host_op(wf_ctx *ctx, wf_host_op act)
+wf_status wf_ctx_capture_host_op(wf_ctx *ctx, wf_host_op op)
 {
     _Alignas(ALIGN) unsigned char value[WF_ACT_BYTES];
-    WF_CHECK(act.bytes <= sizeof value, WF_ERR_ARGUMENT, "%zu bytes from an act of the host, at most %zu", act.bytes,
-             sizeof value);
+    WF_CHECK(op.bytes <= sizeof value, WF_ERR_ARGUMENT, "%zu bytes from an operation of the host, at most %zu",
+             op.bytes, sizeof value);
     if (wf_ctx_capturing(ctx)) {
         wf_captured *c = ctx->captured;
         const size_t at = c->used;
-        WF_TRY(add_entry(c, &act));
-        return act.act(act.own, act.number, c->values + at);
+        WF_TRY(add_entry(c, &op));
+        return op.act(op.own, op.number, c->values + at);
     }
-    WF_TRY(act.act(act.own, act.number, value));
-    return act.bytes > 0 ? ctx->k->to_device(ctx, act.device, value, act.bytes) : WF_OK;
+    WF_TRY(op.act(op.own, op.number, value));
+    return op.bytes > 0 ? ctx->k->to_device(ctx, op.device, value, op.bytes) : WF_OK;
 }
 
 wf_status wf_ctx_send(wf_ctx *ctx, void *device, const void *host, size_t bytes)
@@ -155,20 +156,22 @@ void wf_ctx_repeat(wf_ctx *ctx, wf_status (*act)(void *own, double number, void 
     wf_captured *c = ctx->captured;
     if (!wf_ctx_capturing(ctx) || add_entry(c, &(wf_host_op){.act = act, .own = own}) == WF_OK)
         return;
+    /* The callers change a count and cannot fail, so the capture does (run_step). */
     snprintf(c->why, sizeof c->why, "%s", wf_error_message());
     c->barred = true;
 }
 
-static wf_status enlist(wf_ctx *ctx, followers *f, wf_status (*act)(void *own), void *own)
+/* Each pair once: a step may use a communicator hundreds of times. */
+static wf_status enlist(wf_ctx *ctx, callbacks *f, wf_status (*act)(void *own), void *own)
 {
     for (int64_t i = 0; i < f->n; i++)
         if (f->list[i].act == act && f->list[i].own == own)
             return WF_OK;
-    follower *more = wf_realloc(ctx, f->list, (size_t)(f->n + 1) * sizeof *more);
+    callback *more = wf_realloc(ctx, f->list, (size_t)(f->n + 1) * sizeof *more);
     if (!more)
         return wf_error_code();
     f->list = more;
-    more[f->n++] = (follower){act, own};
+    more[f->n++] = (callback){act, own};
     return WF_OK;
 }
 
@@ -242,7 +245,7 @@ static void forget_capture(wf_captured *c)
     free(c->users.list);
     c->values = NULL;
     c->entries = NULL;
-    c->after = c->users = (followers){0};
+    c->after = c->users = (callbacks){0};
     c->n_entries = 0;
     c->used = 0;
 }
@@ -275,7 +278,7 @@ static wf_status call_step(wf_captured *c, bool capturing)
     return status;
 }
 
-static wf_status call_all(const followers *f)
+static wf_status call_all(const callbacks *f)
 {
     for (int64_t i = 0; i < f->n; i++)
         WF_TRY(f->list[i].act(f->list[i].own));
@@ -295,8 +298,8 @@ static wf_status act_all(const wf_captured *c, bool checks)
 {
     for (int64_t i = 0; i < c->n_entries; i++) {
         const entry *e = &c->entries[i];
-        if (e->act.act && e->act.check == checks)
-            WF_TRY(e->act.act(e->act.own, e->act.number, c->values + e->at));
+        if (e->op.act && e->op.check == checks)
+            WF_TRY(e->op.act(e->op.own, e->op.number, c->values + e->at));
     }
     return WF_OK;
 }
@@ -314,8 +317,8 @@ static wf_status launch_graph(const wf_captured *c)
 static void undo_counts(const wf_captured *c)
 {
     for (int64_t i = c->n_entries - 1; i >= 0; i--)
-        if (c->entries[i].act.undo)
-            c->entries[i].act.undo(c->entries[i].act.own, c->entries[i].act.number);
+        if (c->entries[i].op.undo)
+            c->entries[i].op.undo(c->entries[i].op.own, c->entries[i].op.number);
 }
 
 /* Runs the step between begin and end of a capture. An error of the step takes precedence; the capture is then only

@@ -1,5 +1,6 @@
-/* Which random numbers are drawn on a tape: streams made of names, paths and counts that are equal on all ranks.
- * Called by wf_apply and by functions that draw. It never uses a count that a rank keeps for itself. */
+/* Chooses the random numbers that are drawn on a tape: streams made of names, paths and counts that are equal on all
+ * ranks. Called by wf_apply, which sets the scope, and by functions that draw. It draws nothing itself (the slot
+ * `random` does), and never uses a count that a rank keeps for itself. */
 #include "core/autograd/autograd_impl.h"
 
 #include <stdlib.h>
@@ -37,6 +38,7 @@ wf_status wf_tape_follow(wf_tape *tape, const wf_tape *of, uint64_t applied)
              (long long)tape->n_vars);
     tape->mode = of->mode;
     tape->name = of->name;
+    /* Each chunk of a pipeline begins at another number, so no two of them draw the same. */
     tape->applied_before = applied;
     tape->iteration = of->iteration;
     tape->iteration_drawn = of->iteration_drawn;
@@ -47,9 +49,12 @@ wf_status wf_tape_follow(wf_tape *tape, const wf_tape *of, uint64_t applied)
 wf_scope wf_tape_enter(wf_tape *tape, wf_scope scope)
 {
     wf_scope outside = tape->scope;
+    /* The count of draws begins anew after the layer, so the draws before it become a part of the stream outside. */
     outside.stream = wf_hash_u64(outside.stream, tape->draws_in_scope);
     tape->scope = scope;
     tape->scope.stream = wf_hash_u64(scope.stream, tape->name);
+    /* Inside of a layer that ranks compute together, a layer without ranks of its own has those: they wait if it fails.
+     */
     if (!scope.comm)
         tape->scope.comm = outside.comm;
     tape->draws_in_scope = 0;
@@ -117,6 +122,7 @@ static void note_draw(wf_tape *tape, uint64_t stream)
         tape->draw = draw;
         tape->cap_draws = capacity;
     }
+    /* A copy: the layer makes its path anew when it moves, and a step's draws are named until the reset. */
     char *path = NULL;
     if (tape->scope.path) {
         const size_t bytes = strlen(tape->scope.path) + 1;
@@ -143,6 +149,7 @@ static uint64_t next_stream(wf_tape *tape)
     return stream;
 }
 
+/* An element of a part is drawn by its place in the whole, so any division of the tensor draws the same numbers. */
 wf_random wf_tape_random(wf_tape *tape, wf_shape shape, const wf_layout *layout)
 {
     const bool spread = layout && layout->known;

@@ -1,6 +1,13 @@
 /* Segments that are recomputed: forward keeps nothing of what is computed inside, and leaves one node on the tape,
- * whose inputs are all that the segment uses from outside. Called by layers that wf_recompute marks; backward.c calls
- * wf_segment_repeat when it reaches the node, and runs what that records. */
+ * whose inputs are all that the segment uses from outside. Called by wf_apply and by chains for layers that
+ * wf_recompute marks; backward.c calls wf_segment_repeat when it reaches the node, and runs what that records.
+ *
+ *     forward, tape->segment set       each wf_tape_record only notes inputs from outside (wf_segment_note); at the
+ *                                      end one node is recorded, and the values inside are freed
+ *     backward, tape->repeat.on        the same function records its nodes at the tape's end, draws the numbers of the
+ *                                      first time; backward.c runs these nodes and cuts them off again
+ *
+ * An op needs to know nothing of this, unless it changes a state in forward (wf_tape_repeats). */
 #include "core/autograd/autograd_impl.h"
 
 #include <string.h>
@@ -9,11 +16,11 @@ typedef struct segment {
     wf_segment_run run;
     void *owner;
     int64_t part;
-    wf_var *const *x; /* of the tape, as long as the node */
+    wf_var *const *x; /* during forward the caller's list, in the node a copy in the tape's arena */
     int n;
     wf_scope scope;
     int64_t draw, draw_end; /* the tape's draws that it made */
-    uint64_t seed;
+    uint64_t seed;          /* of the context then: wf_multi_node may set rank 0's before backward */
 } segment;
 
 static wf_status backward(wf_node *node)
@@ -35,8 +42,9 @@ static int64_t draws_so_far(const wf_tape *tape)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-/* Parameters are listed once each, in the order in which recorded nodes would use them: the order in which backward
- * completes their gradients follows from it, and is that of a segment that is recorded. */
+/* Returns true if this is no further input of the segment: it was made inside, or is listed already. Notes that it is
+ * listed from here on. Parameters are listed once each, in the order in which recorded nodes would use them: the order
+ * in which backward completes their gradients follows from it, and is that of a segment that is recorded. */
 static bool is_listed(const wf_tape *tape, wf_var *in)
 {
     if (in->param ? in->param->segment == tape->segment : in->segment == tape->segment)
@@ -72,8 +80,10 @@ wf_status wf_tape_check_message(const wf_tape *tape, const char *name)
 
 wf_status wf_segment_note(wf_tape *tape, const wf_node_spec *r)
 {
+    /* An op that always runs is a point-to-point message. */
     if (r->op && r->op->always)
         WF_TRY(wf_tape_check_message(tape, r->op->name));
+    /* The ranks of the first one: in backward this rank's failure in the segment is told to them. */
     if (!tape->collective)
         tape->collective = r->comm ? r->comm : tape->scope.comm;
     for (int i = 0; i < r->n_in; i++)
@@ -112,6 +122,8 @@ wf_var *wf_tape_segment(wf_var *const *x, int n, wf_segment_run run, void *owner
         if (!x[i])
             return NULL;
     wf_tape *tape = x[0]->tape;
+    /* Inside of another segment that is not recorded this one is a part of that, and becomes a node when that one is
+     * computed again. */
     if (tape->mode != WF_TRAIN || tape->segment)
         return run(x, n, owner, part);
     const int64_t first = tape->n_vars;
@@ -124,6 +136,7 @@ wf_var *wf_tape_segment(wf_var *const *x, int n, wf_segment_run run, void *owner
     wf_var *y = run(x, n, owner, part);
     tape->segment = 0;
     s.draw_end = draws_so_far(tape);
+    /* No node for a y that was not computed inside: an input, or a parameter, that `run` returned as it is. */
     if (y && y->segment == id && y->needs_grad && !y->param && record(tape, &s, y) != WF_OK)
         y = wf_error_null();
     for (int64_t i = first; i < tape->n_vars; i++) {
@@ -158,6 +171,7 @@ wf_var *wf_segment_repeat(wf_node *node)
 {
     wf_tape *tape = node->tape;
     const segment *s = node->state;
+    /* The tape goes back to where the segment began, and afterwards to where backward was called. */
     const wf_scope scope = tape->scope;
     const uint64_t draws_in_scope = tape->draws_in_scope;
     const wf_mode mode = tape->mode;

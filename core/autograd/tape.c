@@ -17,6 +17,7 @@ wf_tape *wf_tape_new(wf_ctx *ctx)
         return wf_error_null();
     tape->ctx = ctx;
     wf_live_add(ctx, WF_LIVE_TAPE, 1);
+    /* Random kernels read the iteration in device memory, so a replay of a captured step draws new numbers. */
     void *counter = NULL;
     const wf_status status = wf_pool_take(ctx, sizeof *tape->iteration_device, &counter);
     tape->iteration_device = counter;
@@ -27,6 +28,8 @@ wf_tape *wf_tape_new(wf_ctx *ctx)
     return tape;
 }
 
+/* Called by the reset, and by backward after a segment that it has computed again. The memory of nodes and variables
+ * stays in the arena until the reset, also of those that are cut off here. */
 void wf_tape_cut(wf_tape *tape, int64_t n_nodes, int64_t n_vars)
 {
     for (int64_t i = n_nodes; i < tape->n_nodes; i++)
@@ -107,19 +110,20 @@ static wf_status move_to(void *own, double by, void *value)
 {
     wf_tape *tape = own;
     tape->iteration += (int64_t)by;
-    /* Random kernels read the count from device memory, so a replayed step draws new numbers. */
     const uint64_t count = (uint64_t)tape->iteration;
     memcpy(value, &count, sizeof count);
     return WF_OK;
 }
 
+/* An abandoned capture has counted on the host alone; its copy to the device was recorded and not done. */
 static void move_back(void *own, double by)
 {
     wf_tape *tape = own;
     tape->iteration -= (int64_t)by;
 }
 
-/* Kernels read it there. */
+/* Counts so many iterations, on the host and in device memory; before every replay once more. A tape that followed
+ * another draws by its own count again. */
 static wf_status count_iteration(wf_tape *tape, int by)
 {
     tape->iteration_drawn = tape->iteration_device;
@@ -142,6 +146,7 @@ wf_status wf_tape_visit(void *tape, wf_archive *archive)
 wf_status wf_tape_set_iteration(wf_tape *tape, int64_t iteration)
 {
     WF_NEED(tape);
+    /* A replay adds to the count; a number that the step sets would have to be set anew each time. */
     WF_TRY(wf_ctx_forbid_capture(tape->ctx, "set the iteration of a tape, nor make one", "do so between runs"));
     tape->iteration = iteration;
     wf_tape_restart_draws(tape);
@@ -162,6 +167,7 @@ wf_status wf_tape_reset(wf_tape *tape)
     return WF_OK;
 }
 
+/* Every variable of the tape is made here. Its memory is the arena's; its value goes in backward or in wf_tape_cut. */
 static wf_var *new_var(wf_tape *tape, wf_tensor *value)
 {
     wf_var *var = NULL;
@@ -222,14 +228,17 @@ wf_var *wf_no_loss(wf_tape *tape)
     wf_var *var = new_var(tape, zero);
     WF_TRY_NULL(status);
     if (var) {
+        /* A mean over 0 samples, so its weight among the losses of the ranks is 0. */
         var->no_loss = true;
         var->loss_mean = true;
     }
     return var;
 }
 
+/* One variable for each use of the parameter; backward knows by param->uses which use is its last. */
 wf_var *wf_param_var(wf_tape *tape, wf_param *param)
 {
+    /* Tied parameters have one value and one gradient, those of the parameter that stands for them. */
     param = wf_param_of(param);
     wf_tensor *value = tape && param ? wf_param_value(param) : NULL;
     if (!value)
@@ -372,12 +381,15 @@ wf_var *wf_tape_record(wf_tape *tape, const wf_node_spec *r, wf_tensor *y)
     /* Nothing is saved for backward where no gradient will pass. */
     if (!needs && !tape->segment)
         return var;
+    /* Inside of a segment also where no gradient passes: the segment saves what it reads, to notice a change before it
+     * is computed again. */
     const wf_status status = tape->segment ? wf_segment_note(tape, r) : wf_tape_add_node(tape, r, var);
     if (status != WF_OK)
         return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
     return var;
 }
 
+/* After its backward, or with the tape, whichever comes first; the node itself is the arena's. */
 void wf_node_release(wf_node *node)
 {
     for (int i = 0; i < node->n_saved; i++) {

@@ -21,6 +21,7 @@ static wf_status prepare_inputs(const wf_layer *layer, wf_var *const *x, int n, 
     return WF_OK;
 }
 
+/* `forward`: of a layer above that applies this one in a way of its own; NULL: the kind's. */
 static wf_var *call_forward(wf_layer *layer, wf_var *const *x, int n, wf_forward_n forward, void *user)
 {
     if (forward)
@@ -28,6 +29,7 @@ static wf_var *call_forward(wf_layer *layer, wf_var *const *x, int n, wf_forward
     return layer->kind->forward_n ? layer->kind->forward_n(layer, x, n) : layer->kind->forward(layer, x[0]);
 }
 
+/* Inputs are prepared here, inside of a segment: a cast or a distribution is then computed again with the layer. */
 static wf_var *compute_forward(wf_layer *layer, wf_var *const *x, int n, wf_forward_n forward, void *user)
 {
     if (!layer->kind->computes && !layer->prepare)
@@ -43,6 +45,7 @@ static wf_var *compute_forward(wf_layer *layer, wf_var *const *x, int n, wf_forw
     return y;
 }
 
+/* compute_forward as a wf_segment_run. */
 static wf_var *compute_segment(wf_var *const *x, int n, void *layer, int64_t part)
 {
     (void)part;
@@ -86,6 +89,7 @@ static wf_var *apply_layer(wf_layer *layer, wf_var *const *x, int n, wf_forward_
                   "%s \"%s\": wf_recompute of a layer that the layer above applies in its own way; recompute that one",
                   layer->kind->name, wf_layer_path(layer));
     uint64_t applied;
+    /* A layer that is applied twice in a step draws other numbers the second time. */
     WF_TRY_NULL(wf_tape_count_application(tape, layer->id, &applied));
     const wf_scope scope = wf_tape_enter(tape, (wf_scope){.stream = wf_hash_u64(wf_layer_stream(layer), applied),
                                                           .kind = layer->kind->name,

@@ -1,6 +1,7 @@
-/* Layers as objects: the tree of names, paths and children, and what modules, chains and functions as layers share.
- * Every layer is made through this file, and applied through apply.c. It knows no kind of layer by name and computes
- * nothing itself. */
+/* Layers as objects: the tree of names, paths, children and parameters. Every layer is made through this file, and
+ * applied through apply.c. Two kinds are defined here, the module and the lambda, whose forward is the program's; of
+ * all others it knows none by name. It computes nothing itself. A layer owns its children, its parameters and its
+ * state. */
 #include "layers/layer_author.h"
 
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 
 wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_bytes)
 {
+    /* As every constructor: NULL is an error that is pending already. */
     if (!ctx)
         return NULL;
     wf_layer *layer = wf_calloc(ctx, 1, sizeof *layer);
@@ -72,6 +74,7 @@ static void forget_lists(wf_layer *layer)
     }
 }
 
+/* The name of this layer or its place in the tree has changed: all paths from here down begin with it. */
 static void forget_paths(wf_layer *layer)
 {
     free(layer->path);
@@ -95,6 +98,7 @@ const char *wf_layer_path(const wf_layer *layer)
     if (!path)
         return layer->name;
     snprintf(path, bytes, "%s%s%s", above, *above ? "/" : "", layer->name);
+    /* Kept: errors, random streams and files ask for it in every step. */
     ((wf_layer *)layer)->path = path;
     return path;
 }
@@ -116,6 +120,8 @@ uint64_t wf_layer_root(const wf_layer *layer)
     return root->name ? 0 : root->root;
 }
 
+/* Called where ranks have taken rank 0's number (optim/replicas.c). Roots that get a number later must not get it, too.
+ */
 void wf_layer_set_root(wf_layer *layer, uint64_t root)
 {
     wf_layer *top = root_of(layer);
@@ -132,6 +138,7 @@ uint64_t wf_layer_stream(const wf_layer *layer)
     return wf_hash_text(wf_hash_u64(0, wf_layer_root(layer)), wf_layer_path(layer));
 }
 
+/* For parameters, which belong to core and know their layer as an owner without a type. */
 static const char *path_of(void *owner, uint64_t *stream)
 {
     if (stream)
@@ -166,7 +173,7 @@ wf_param *wf_layer_add_param(wf_layer *layer, const char *name, wf_param_opts op
     return param;
 }
 
-/* Modules. */
+/* --- modules ------------------------------------------------------------------------------------------------------ */
 
 typedef struct module_state {
     wf_forward forward; /* one of the two */
@@ -188,6 +195,7 @@ static wf_layer *module_new(wf_ctx *ctx, module_state own)
     if (!layer)
         return NULL;
     *(module_state *)layer->state = own;
+    /* Its function applies them; a child of another kind of layer would be listed and never used. */
     layer->takes_children = true;
     return layer;
 }
@@ -214,6 +222,7 @@ wf_layer *wf_module_n(wf_ctx *ctx, int least, int most, wf_forward_n forward, vo
     return layer;
 }
 
+/* The old name stays until the copy exists, so a failure leaves the layer as it was. */
 static wf_status set_name(wf_layer *layer, const char *name)
 {
     char *copy = wf_strdup(layer->ctx, name);
@@ -252,6 +261,7 @@ static bool is_taken(const wf_layer *module, const wf_layer *child)
     return child->parent != NULL;
 }
 
+/* Checks everything before it changes the child: wf_module_add frees a child that could not be added. */
 static wf_status add_child(wf_layer *module, const char *name, wf_layer *child)
 {
     WF_TRY(check_name(module, name));
@@ -273,6 +283,7 @@ static wf_status add_child(wf_layer *module, const char *name, wf_layer *child)
 
 wf_layer *wf_module_add(wf_layer *module, const char *name, wf_layer *child)
 {
+    /* A child that is NULL is a constructor that failed, whose error is pending. */
     if (!child)
         return module ? NULL : wf_error_need_null(__func__, "module", __FILE__, __LINE__);
     /* Noted before the attempt, which may set the parent: a child that has a parent already must not be freed here. */
@@ -313,11 +324,13 @@ wf_layer *wf_layer_named(wf_layer *layer, const char *name)
     const wf_status status = give_name(layer, name);
     if (status == WF_OK)
         return layer;
+    /* Freed as by every constructor that wraps another; one that has a parent is the parent's. */
     if (!layer->parent)
         wf_layer_free(layer);
     return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
 }
 
+/* A loop over the names: modules have few children, and each is looked up once in a step. */
 wf_layer *wf_layer_child(const wf_layer *layer, const char *name)
 {
     for (int i = 0; layer && name && i < layer->n_children; i++)
@@ -327,6 +340,8 @@ wf_layer *wf_layer_child(const wf_layer *layer, const char *name)
         return NULL;
     WF_FAIL_NULL(WF_ERR_ARGUMENT, "\"%s\" has no layer \"%s\"", wf_layer_path(layer), name);
 }
+
+/* --- functions as layers ------------------------------------------------------------------------------------------ */
 
 typedef struct lambda_state {
     wf_var *(*function)(wf_var *x);
@@ -349,13 +364,15 @@ wf_layer *wf_lambda(wf_ctx *ctx, wf_var *(*function)(wf_var *x))
     return layer;
 }
 
+/* For wf_parallelize, which gives some functions a parallel form and knows them by their address. */
 bool wf_lambda_is(const wf_layer *layer, wf_var *(*function)(wf_var *x))
 {
     return layer->kind == &lambda_kind && ((const lambda_state *)layer->state)->function == function;
 }
 
-/* Parameters. */
+/* --- parameters --------------------------------------------------------------------------------------------------- */
 
+/* Tied parameters are left out here and in list_all: the one that stands for them is listed, once. */
 static int64_t count_all(const wf_layer *layer)
 {
     int64_t n = 0;
@@ -366,6 +383,7 @@ static int64_t count_all(const wf_layer *layer)
     return n;
 }
 
+/* In the order of the tree, which is the same on all ranks: archives, optimizers and comparisons rely on it. */
 static int64_t list_all(const wf_layer *layer, wf_param **all)
 {
     int64_t n = 0;
@@ -413,6 +431,7 @@ static wf_param *find_param(const wf_layer *top, const wf_layer *layer, const ch
     return found;
 }
 
+/* The parameter itself, also where another stands for it. */
 static wf_param *own_param(const wf_layer *layer, const char *path)
 {
     if (!layer || !path)
@@ -433,6 +452,7 @@ wf_status wf_layer_tie(wf_layer *model, const char *path, const char *with)
     WF_NEED(param);
     WF_NEED(other);
     WF_TRY(wf_param_tie(param, other));
+    /* It is listed no more. */
     forget_lists(param->owner);
     return WF_OK;
 }
@@ -450,12 +470,13 @@ int64_t wf_layer_param_count(wf_layer *layer)
     return elements;
 }
 
-/* For layers and functions. */
+/* --- for layers and functions ------------------------------------------------------------------------------------- */
 
 wf_status wf_layer_check_whole(const char *what, const wf_layer *layer, const wf_var *x)
 {
     char text[WF_LAYOUT_TEXT];
     const wf_layout *layout = &x->value->layout;
+    /* Dimension 0 may be cut: samples do not mix in such a layer. */
     for (int a = 0; layout->known && a < WF_AXES; a++)
         WF_CHECK(layout->placement[a] != WF_SHARDED || layout->dim[a] == 0, WF_ERR_SHAPE,
                  "%s \"%s\" cannot take an input that is %s; wf_redistribute it first, or make the layer parallel "

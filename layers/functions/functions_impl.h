@@ -1,4 +1,6 @@
-/* What the functions of this folder share. */
+/* Steps that the functions of this folder share: a function checks its inputs, computes y by a slot, and ends in
+ * wf_function_finish; arith.c is the model. For this room and for layers that call it. Local unless said otherwise. A
+ * `what` is the function's name in errors. */
 #ifndef WF_LAYERS_FUNCTIONS_IMPL_H
 #define WF_LAYERS_FUNCTIONS_IMPL_H
 
@@ -30,7 +32,8 @@ wf_status wf_function_promote(wf_var **a, wf_var **b) WF_NODISCARD;
 
 /* x's value, dense in x's own order: a handle to be freed. */
 wf_tensor *wf_function_value(const wf_var *x);
-/* Records, where the forward slot succeeded; else frees y (which may be NULL) and returns NULL. */
+/* Records y, whose handle is taken, if `status` is WF_OK, which is that of the forward slot; else frees y (which may be
+ * NULL), makes the error pending and returns NULL. */
 wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_node_spec *record, wf_tensor *y);
 /* Gives dx, whose handle is taken, to input i; a dx that shares memory with dy goes as shared. */
 wf_status wf_function_give(wf_node *node, int i, wf_tensor *dx) WF_NODISCARD;
@@ -43,6 +46,7 @@ typedef struct wf_broadcast {
     unsigned axes[2]; /* of the mesh: the result is cut over them along dimensions that variable 0 or 1 repeats */
 } wf_broadcast;
 
+/* The function that is meant; wf_binary (core/kernels_author.h) is the operation of a slot. */
 typedef enum wf_binary_kind {
     WF_BINARY_ADD_OF = 0,
     WF_BINARY_SUB_OF,
