@@ -70,7 +70,7 @@ struct wf_node {
 typedef struct wf_node_spec {
     const wf_op *op;
     int n_in;
-    wf_var *const *in; /* entries may be NULL (an absent bias) */
+    wf_var *const *in; /* entries may be NULL (an absent bias). Backward may read the value of one it wants */
     int n_saved;
     wf_tensor *const *saved; /* aliased; entries may be NULL. Values that backward reads */
     const void *state;       /* copied */
@@ -118,10 +118,12 @@ wf_status wf_node_give(wf_node *node, int i, wf_tensor *dx, bool shared) WF_NODI
  * Backward calls `run` again, when it reaches this place, records what it does, with the same random numbers, and
  * differentiates that: the gradients are those of a segment that was recorded at once, and complete in the same order.
  * `run` computes the same both times: it depends on its inputs, variables from outside, parameters and `owner`, which
- * must live until backward. Only y leaves the segment: the values of other variables made inside go at its end.
- * Communication inside is repeated, so all ranks of it have the same segment; point-to-point messages and wf_leaf are
- * WF_ERR_UNSUPPORTED. A segment inside of another is computed with it, and a third time in backward. In WF_EVAL this is
- * run(x, n, owner, part). The array is read during the call; n is 1 or more, and all inputs are variables of one tape.
+ * must live until backward. A change of an input in between is an error; a change of what nodes inside only save
+ * (labels, an index) is not noticed. Only y leaves the segment: the values of other variables made inside go at its
+ * end. Communication inside is repeated, so all ranks of it have the same segment; point-to-point messages and wf_leaf
+ * are WF_ERR_UNSUPPORTED. A segment inside of another is computed with it, and a third time in backward. In WF_EVAL
+ * this is run(x, n, owner, part). The array is read during the call; n is 1 or more, and all inputs are variables of
+ * one tape.
  */
 typedef wf_var *(*wf_segment_run)(wf_var *const *x, int n, void *owner, int64_t part);
 wf_var *wf_tape_segment(wf_var *const *x, int n, wf_segment_run run, void *owner, int64_t part);

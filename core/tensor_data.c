@@ -12,6 +12,7 @@ static wf_strided host_view(const wf_tensor *t, void *data)
     return wf_array_strided(&a);
 }
 
+/* Refuses a buffer of another size, since its end cannot be seen: too short a one would be read beyond. */
 static wf_status check_bytes(const wf_tensor *tensor, size_t bytes)
 {
     char text[WF_SHAPE_TEXT];
@@ -33,6 +34,7 @@ wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes)
     const wf_strided dst = wf_tensor_strided(tensor);
     wf_tensor_touch(tensor);
     if (k->host) {
+        /* The buffer itself is read: no copy between. */
         const wf_strided src = host_view(tensor, (void *)host);
         return k->copy(ctx, &src, &dst, false);
     }
@@ -62,6 +64,7 @@ wf_status wf_tensor_export(const wf_tensor *tensor, void *host, size_t bytes)
         const wf_strided dst = host_view(tensor, host);
         return k->copy(ctx, &src, &dst, false);
     }
+    /* As in import, the other way: order and type change on the device, then the bytes cross. */
     void *stage;
     WF_TRY(wf_pool_take(ctx, bytes, &stage));
     wf_status status;
@@ -81,6 +84,7 @@ wf_status wf_tensor_assign(wf_tensor *dst, const wf_tensor *src)
     WF_CHECK(wf_shape_equal(dst->shape, src->shape), WF_ERR_SHAPE, "a tensor %s assigned to one of %s",
              wf_shape_text(src->shape, text[0]), wf_shape_text(dst->shape, text[1]));
     const wf_strided from = wf_tensor_strided(src), to = wf_tensor_strided(dst);
+    /* Before the copy, which may fail half way: a saved tensor counts as changed then, too. */
     wf_tensor_touch(dst);
     return dst->ctx->k->copy(dst->ctx, &from, &to, false);
 }

@@ -6,7 +6,7 @@
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 
-/* State: from where to where. A value without a layout gets a gradient without one. */
+/* State: from where to where. local: the value had no layout, so its gradient gets none. */
 typedef struct redistribution {
     wf_layout from, to;
     bool local;
@@ -30,6 +30,9 @@ static wf_tensor *moved(wf_exchange *exchange, const wf_tensor *x, const wf_layo
     return wf_error_null();
 }
 
+/* A gradient has the layout of its value, so backward is the exchange between the same two layouts: the gradient of a
+ * slice is gathered, that of a gathered value is sliced. It is another exchange than that of forward, and the mesh
+ * keeps both. */
 static wf_status backward(wf_node *node)
 {
     const redistribution *state = node->state;
@@ -58,6 +61,7 @@ wf_var *wf_redistribute_along(wf_var *x, wf_layout target, unsigned axes)
         return NULL;
     state.to = target;
     const wf_layout *has = &x->value->layout;
+    /* Bounds too: a layout without them says less, and later layers may ask for them. */
     bool same = has->known && wf_layout_equal(has, &target);
     for (int axis = 0; axis < WF_AXES; axis++)
         same = same && has->bounds[axis] == target.bounds[axis];

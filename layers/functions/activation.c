@@ -30,6 +30,7 @@ static wf_status act_backward(wf_node *node)
     return WF_OK;
 }
 
+/* Noise alone: its derivative is 1. */
 static wf_status pass_backward(wf_node *node)
 {
     return wf_function_give(node, 0, wf_tensor_alias(wf_node_dy(node)));
@@ -75,6 +76,7 @@ static wf_status act_run(wf_var *x, const act_state *state, double noise, const 
     return WF_OK;
 }
 
+/* Saves x or y, whichever the derivative is computed from; y of ReLU is often saved by the next layer too. */
 static wf_var *activated(wf_var *x, act_state state, double noise)
 {
     wf_tensor *v = wf_function_value(x), *y = wf_tensor_new_like(x->value);

@@ -1,5 +1,5 @@
-/* Arithmetic, sums and means, detach. Sums of sharded values are parts of a global sum and are marked as such;
- * nothing here communicates. */
+/* Arithmetic, sums and means, detach: the model of an op with two inputs (add_scaled, binary, mul_backward). Sums of
+ * sharded values are parts of a global sum and are marked as such; nothing here communicates. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 

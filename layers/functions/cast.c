@@ -38,6 +38,7 @@ wf_var *wf_cast(wf_var *x, wf_dtype dtype)
     if (!wf_dtype_is_float(dtype) || !wf_dtype_is_float(x->value->dtype))
         return cast_whole(x, dtype);
     wf_tensor *y = wf_tensor_dense(x->value, dtype, x->value->order);
+    /* A loss stays the mean over as many samples in another type. */
     const wf_reduction reduction = wf_reduction_of(x);
     if (!y)
         return NULL;

@@ -129,6 +129,7 @@ wf_var *wf_bce_logits(wf_var *x, double target)
     return loss((loss_state){.kind = WF_LOSS_BCE_LOGITS, .value = target, .scale = 1}, x, NULL, NULL);
 }
 
+/* A loss towards numbers of the program, which get no gradient. */
 static wf_var *loss_to(const char *what, loss_state state, wf_var *x, const wf_tensor *target)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
@@ -181,6 +182,7 @@ wf_var *wf_focal_logits(wf_var *x, const wf_tensor *target, wf_focal_opts opts)
     return loss_to("focal_logits", state, x, target);
 }
 
+/* A loss between two variables, which both get gradients. */
 static wf_var *loss_between(loss_state state, wf_var *a, wf_var *b)
 {
     const wf_loss_kind kind = state.kind;

@@ -14,6 +14,8 @@ typedef struct product_state {
     wf_product_stack stack;
 } product_state;
 
+/* A factor that is transposed is never copied: shapes and layouts are turned around, and the slot reads it the other
+ * way. */
 static void swap_last(wf_shape *shape)
 {
     const int64_t last = shape->dim[shape->rank - 1];
@@ -33,6 +35,7 @@ static wf_tensor outer_side(const wf_tensor *x, bool transposed, bool is_a)
         const int64_t lo = layout->box.lo[rank - 1], hi = layout->box.hi[rank - 1];
         layout->box.lo[rank - 1] = layout->box.lo[rank - 2], layout->box.hi[rank - 1] = layout->box.hi[rank - 2];
         layout->box.lo[rank - 2] = lo, layout->box.hi[rank - 2] = hi;
+        /* An axis that cut one of the last two dimensions cuts the other one now. */
         for (int a = 0; a < WF_AXES; a++)
             if (layout->placement[a] == WF_SHARDED && layout->dim[a] >= rank - 2)
                 layout->dim[a] = (uint8_t)(2 * rank - 3 - layout->dim[a]);
@@ -70,6 +73,8 @@ static wf_status check_factors(const wf_var *a, const wf_var *b, const bool tran
     return WF_OK;
 }
 
+/* How many matrices further the factor of the next product lies, for each leading dimension of the result; 0 where the
+ * factor repeats. */
 static void describe_factor(wf_product_stack *stack, const wf_shape *shape, wf_stack_factor factor)
 {
     int64_t matrices = 1;
@@ -94,6 +99,8 @@ static product_state describe_product(const wf_tensor *a, const wf_tensor *b, co
     wf_product_stack *const stack = &s.stack;
     memcpy(stack->dim, to->shape.dim, (size_t)stack->rank * sizeof *stack->dim);
     const int64_t count = wf_stack_count(stack);
+    /* One b for all: the matrices of a lie one after the other, so they are one matrix of more rows. Of a that is
+     * transposed they are not. */
     if (count == 1 || (b->shape.rank == 2 && !transposed[0])) {
         stack->m *= count;
         stack->rank = 0;
@@ -158,6 +165,8 @@ static wf_product_stack gradient_stack(const product_state *s, wf_stack_factor f
     return to;
 }
 
+/* For c = a b: da = dc b', db = a' dc. If a factor is transposed, its gradient is the transpose of this, which is
+ * computed as such by changing the places of dc and the other factor. `across`: that one is transposed. */
 static wf_status factor_gradient(const wf_node *node, int factor, wf_tensor *dx, bool add)
 {
     const product_state *s = node->state;
@@ -178,6 +187,8 @@ static wf_status factor_gradient(const wf_node *node, int factor, wf_tensor *dx,
     return status;
 }
 
+/* For a factor that is whole on every rank of an axis that cuts the result, each rank has the summand of its gradient
+ * that comes from this rank's part of the result. These are summed, so backward is collective over that axis. */
 static wf_status give_factor_gradient(wf_node *node, int factor)
 {
     const product_state *s = node->state;
@@ -225,6 +236,7 @@ wf_var *wf_matmul(wf_var *a, wf_var *b, wf_matmul_opts opts)
     if ((to.axes[0] | to.axes[1]) != 0)
         WF_NEED_NULL(comm = wf_mesh_comm_of(to.layout.mesh, to.axes[0] | to.axes[1]));
     const product_state state = describe_product(a->value, b->value, transposed, &to);
+    /* Row-major, as the slots take them; saved so, too, that backward converts nothing. */
     wf_tensor *av = wf_tensor_dense(a->value, a->value->dtype, WF_ROW_MAJOR);
     wf_tensor *bv = wf_tensor_dense(b->value, b->value->dtype, WF_ROW_MAJOR);
     wf_tensor *y = wf_tensor_new_step(a->value->ctx, a->value->dtype, to.shape, WF_ROW_MAJOR);

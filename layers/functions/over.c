@@ -98,6 +98,7 @@ typedef struct sum_state {
     double scale;
 } sum_state;
 
+/* Every element of a sum has the gradient of the sum: dy is repeated along what was reduced. */
 static wf_status sum_over_backward(wf_node *node)
 {
     const sum_state *s = node->state;
@@ -119,6 +120,8 @@ static wf_status sum_over_run(const sum_state *s, const wf_tensor *x, const wf_t
     return x->ctx->k->fold(x->ctx, &(wf_fold_args){.op = WF_FOLD_LINEAR, .alpha = s->scale, .a = &from, .y = &to});
 }
 
+/* A mean over no element is 0, as its sum. The factor is the number of elements here, since what is reduced is whole.
+ */
 static wf_var *sum_over(const wf_op *op, wf_var *x, wf_dims dims, bool keep)
 {
     reduction_dims r;
@@ -180,6 +183,7 @@ static wf_status give_rows(wf_node *node, const reduction_dims *r, wf_status sta
     return wf_function_give(node, 0, dx);
 }
 
+/* The place of each largest element was saved, not x: backward needs one number a row. */
 static wf_status max_backward(wf_node *node)
 {
     const reduction_dims *r = node->state;
@@ -239,6 +243,7 @@ wf_var *wf_argmax_over(wf_var *x, wf_dims dims, bool keep)
     WF_TRY_NULL(most_check("argmax", x, dims, &r));
     wf_tensor *index = take_result("argmax", x, &r, keep, WF_I64);
     const wf_status status = most_run(&r, x->value, NULL, index);
+    /* A place has no gradient, so it is an input of the tape, not the output of a node. */
     wf_var *out = status == WF_OK ? wf_input(x->tape, index) : wf_error_null();
     wf_tensor_free(index);
     return out;
@@ -289,6 +294,7 @@ static wf_var *softmax_over(const wf_op *op, wf_var *x, wf_dims dims)
         return NULL;
     WF_TRY_NULL(wf_function_check(op->name, x, WF_ANY_FUNCTION));
     WF_TRY_NULL(reduction_of(op->name, x, dims, &s.dims));
+    /* The rows are saved as they were computed; y has x's order, for the layers that follow. */
     wf_status status = softmax_rows(&s, x->value, &rows);
     if (status == WF_OK) {
         view = from_rows(rows, &s.dims);

@@ -32,6 +32,8 @@ static wf_status choice_gradient(const wf_node *node, int i, const wf_tensor *dx
                                                      .accumulate = add});
 }
 
+/* A variable that is whole on every rank of an axis that cuts the result: each rank has the sum over its own part of
+ * the result, so these are summed over the axis. Elsewhere the slot writes into the gradient itself. */
 static wf_status give_choice(wf_node *node, int i)
 {
     const where_state *s = node->state;
@@ -87,6 +89,7 @@ wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b)
     WF_TRY_NULL(wf_function_promote(&a, &b));
     WF_TRY_NULL(check_choice(condition, a, b));
     WF_TRY_NULL(wf_broadcast_of("where", a->value, b->value, &pair));
+    /* Three shapes meet in two steps: what a and b give together, and that with the condition. */
     wf_tensor both = *a->value;
     both.shape = pair.shape;
     both.layout = pair.layout;
@@ -104,6 +107,7 @@ wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b)
                               &(wf_node_spec){.op = &where_op,
                                               .n_in = 2,
                                               .in = (wf_var *const[]){a, b},
+                                              /* No input: it has no gradient. */
                                               .n_saved = 1,
                                               .saved = &condition->value,
                                               .state = &state,
@@ -115,6 +119,7 @@ wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b)
 /* --- parts, and dimensions of length 1 -----------------------------------------------------------------------------
  */
 
+/* A dimension as programs name it: from the front, or from the back by a negative number. */
 static wf_status place_of_dim(const char *what, const wf_var *x, int dim, int rank, int *out)
 {
     char text[WF_SHAPE_TEXT];
@@ -141,6 +146,7 @@ static wf_status check_split_parts(const wf_var *x, int dim, int count, const in
     return WF_OK;
 }
 
+/* Slices, so a part that is not used costs nothing in backward. */
 static wf_status split_into(wf_var *x, int dim, int count, const int64_t *length, wf_var **part)
 {
     int64_t lo = 0;
@@ -164,6 +170,7 @@ bool wf_split(wf_var *x, int dim, int count, const int64_t *length, wf_var **par
         return false;
     if (split_into(x, dim, count, length, part) == WF_OK)
         return true;
+    /* All or none: a program that goes on with some parts would meet the error far from here. */
     for (int i = 0; i < count; i++)
         part[i] = NULL;
     return wf_error_null() != NULL;
@@ -212,6 +219,7 @@ wf_var *wf_stack(int count, wf_var *const *x, int dim)
     WF_TRY_NULL(wf_function_check_value("stack", x[0]));
     const int at = dim < 0 ? dim + x[0]->value->shape.rank + 1 : dim;
     WF_TRY_NULL(wf_pool_take_host(ctx, bytes, &memory));
+    /* From the pool: the count is the program's, and no fixed array would do. */
     wf_var **each = memory;
     bool failed = false;
     for (int i = 0; i < count; i++) {
