@@ -1,5 +1,5 @@
-/* What lies behind the HDF5 part of a checkpoint: the place of every data set, a sum for every block, and a trailer
- * that says where it all is. Local. */
+/* The manifest, the bytes behind the HDF5 part of a checkpoint: the place of every data set, a sum for every block, and
+ * a trailer that says where it all is. Local. */
 #ifndef WF_COMM_MANIFEST_AUTHOR_H
 #define WF_COMM_MANIFEST_AUTHOR_H
 

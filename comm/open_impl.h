@@ -1,5 +1,5 @@
-/* What the files of comm itself, which open and close communicators and meshes, call of one another. No room includes
- * it: they are above all rooms. */
+/* Functions that the files of comm itself, which open and close communicators and meshes, call of one another. No room
+ * includes it: they are above all rooms. */
 #ifndef WF_COMM_OPEN_IMPL_H
 #define WF_COMM_OPEN_IMPL_H
 

@@ -1,4 +1,4 @@
-/* What a communicator tells about itself. Nothing here changes it. */
+/* Answers about a communicator: its context, ranks, nodes and traffic. Nothing here changes it. */
 #include "comm/comm_impl.h"
 
 wf_ctx *wf_comm_ctx(wf_comm *comm)

@@ -1,4 +1,5 @@
-/* What the fillings of the kernel table share of activations. */
+/* Constants of activations, and from which of x and y each derivative is computed: for the fillings of the kernel
+ * table, which must agree, and for functions, which save that one. */
 #ifndef WF_CORE_ACT_AUTHOR_H
 #define WF_CORE_ACT_AUTHOR_H
 

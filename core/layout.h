@@ -1,4 +1,4 @@
-/* What part of a global tensor a rank holds.
+/* Layouts: which part of a global tensor a rank holds, and how. Plain values without ownership. Local.
  *
  * Every tensor carries a layout. A tensor whose layout is unknown (`known` is false) concerns this rank alone. A known
  * layout says the global shape, the mesh, and for each mesh axis whether the tensor is sharded over it (and along which

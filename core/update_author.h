@@ -1,4 +1,4 @@
-/* What a step of an optimizer and the kernels that update parameters tell each other, in device memory: the trailer
+/* Records in device memory by which a step of an optimizer and the kernels that update parameters speak: the trailer
  * behind the gradients, the numbers of the step, the scale of the loss, runs of parameters. Slots of the kernel table
  * (core/kernels_author.h) and optim use it. */
 #ifndef WF_CORE_UPDATE_AUTHOR_H

@@ -1,4 +1,4 @@
-/* What the data sets of this folder share: files, samples in memory, IDX, parts, pictures. iterator_impl.h and
+/* Helpers of the data sets of this folder: files, samples in memory, IDX, parts, pictures. iterator_impl.h and
  * hdf5_impl.h have the types of one part each. */
 #ifndef WF_DATASETS_DATASETS_IMPL_H
 #define WF_DATASETS_DATASETS_IMPL_H

@@ -1,4 +1,4 @@
-/* What residual blocks of today end with: a factor of each channel, and the whole path left out now and then. Local. */
+/* The end of a residual block: a factor of each channel, and the whole path left out now and then. Local. */
 #ifndef WF_LAYERS_LAYERSCALE_H
 #define WF_LAYERS_LAYERSCALE_H
 

@@ -1,4 +1,4 @@
-/* What models of tokens begin with: patches of an image as tokens, and patches that are merged. Local, but for the
+/* The begin of models of tokens: patches of an image as tokens, and patches that are merged. Local, but for the
  * merging of images that ranks share, which is one exchange. */
 #ifndef WF_LAYERS_PATCH_H
 #define WF_LAYERS_PATCH_H

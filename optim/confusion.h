@@ -1,4 +1,5 @@
-/* What a classifier takes for what, counted over all ranks, and the figures that follow from it. */
+/* Confusion matrices: counts, over all ranks, what a classifier takes for what, and computes the figures that follow.
+ */
 #ifndef WF_OPTIM_CONFUSION_H
 #define WF_OPTIM_CONFUSION_H
 

@@ -1,4 +1,4 @@
-/* What a trainer writes for TensorBoard: the numbers of its reports, and what hooks show. An event that cannot be
+/* Writes for TensorBoard what a trainer has: the numbers of its reports, and what hooks show. An event that cannot be
  * written ends the file with one warning, as training goes on without it. */
 #include "core/log.h"
 #include "optim/trainer_impl.h"

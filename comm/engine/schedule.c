@@ -1,4 +1,5 @@
-/* What a schedule knows of its own order: who follows whom, and which message of a pair is posted after which. */
+/* The order inside a schedule: links each step with those that wait for it, and each message with the one of its pair
+ * that is posted before. Called once, when a schedule is complete; it runs nothing. */
 #include "comm/engine/schedule_author.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* What a mesh keeps to find it again: exchanges and shard bounds, of each kind those that were used last. Called where
- * an exchange or bounds are asked for. Each rank drops by itself, since both are made without a message, here and
- * again. */
+/* The store of a mesh, for what it would otherwise make anew: exchanges and shard bounds, of each kind those that were
+ * used last. Called where an exchange or bounds are asked for. Each rank drops by itself, since both are made without a
+ * message, here and again. */
 #include "comm/mesh/mesh_impl.h"
 #include "comm/mesh_author.h"
 

@@ -1,4 +1,4 @@
-/* What schedules cost, by alpha (of a message) and beta (of its bytes): the events of all ranks in the order of time,
+/* Prices schedules, by alpha (of a message) and beta (of its bytes): the events of all ranks in the order of time,
  * each as soon as what it waits for has happened and the link, or the rank that computes, is free. */
 #include "comm/engine/collectives_author.h"
 #include "comm/proof/proof_author.h"

@@ -1,4 +1,4 @@
-/* What sums gradients, by name. For comm/reduce and the files of comm itself. */
+/* Sums of gradients by the reducer that a name chose. For comm/reduce and the files of comm itself. */
 #ifndef WF_COMM_REDUCE_IMPL_H
 #define WF_COMM_REDUCE_IMPL_H
 

@@ -1,5 +1,5 @@
-/* What other processes of this machine do, as their flight recorders say, which are mapped to be read. deadline.c asks
- * before a wait gives up: a rank that works is no fault, and ranks that wait for each other will do so for ever. */
+/* Looks at other processes of this machine: their flight recorders, mapped to be read. A wait asks here before it gives
+ * up: a rank that lives and works is no fault, and ranks that wait for each other will do so for ever. */
 #include "comm/safety/safety_impl.h"
 
 #include "core/config_author.h"

@@ -1,4 +1,4 @@
-/* What forward and backward of attention share: blocks of queries, their scores, and products. */
+/* Blocks of queries, their scores, and products, for forward (attention.c) and backward (attention_gradient.c). */
 #include "core/cpu/attention_impl.h"
 
 #include "core/random_rows_author.h"

@@ -1,4 +1,4 @@
-/* Which oneDNN runs, by which instructions of the processor: a program may meet another version than that of the
+/* Tells which oneDNN runs, by which instructions of the processor: a program may meet another version than that of the
  * headers, and ONEDNN_MAX_CPU_ISA may ask for fewer instructions than there are. */
 #include "core/cpu/dnn_impl.h"
 

@@ -1,4 +1,4 @@
-/* What has a label for each row: the negative log likelihood, and softmax and cross entropy in one pass each. All in
+/* Slots with a label for each row: the negative log likelihood, and softmax and cross entropy in one pass each. All in
  * f32 with sums in double; bf16 scores are widened in registers; other types go through core/cpu/wide.c. Labels that
  * are wrong go to ref, which says what is wrong. */
 #include "core/cpu/narrow_impl.h"

@@ -1,4 +1,4 @@
-/* What follows a product or a convolution, and convolutions in three directions by their definition: for f64, and for
+/* Epilogues after a product or a convolution, and convolutions in three directions by their definition: for f64, and for
  * what no engine of cuDNN takes. */
 #include "core/cuda/act_impl.h"
 #include "core/cuda/columns_impl.h"

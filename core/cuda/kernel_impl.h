@@ -1,4 +1,5 @@
-/* What every kernel is made of: element types and their arithmetic, 16-byte packs, division by constants, launches.
+/* The parts of which every kernel is made: element types and their arithmetic, 16-byte packs, division by constants,
+ * launches.
  *
  * Structs of arguments are `const __grid_constant__`, so that they stay in constant memory: one that a thread writes
  * to, or takes an element of by an index, would be copied to the thread's stack first. What a thread changes is a state

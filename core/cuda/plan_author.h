@@ -1,4 +1,5 @@
-/* What cuDNN itself can do, to measure the slots against. */
+/* The time of a convolution by the best engine that cuDNN itself offers: for benchmarks, which measure the slots
+ * against it. The library does not call it. Exchanges have plans of their own (comm/plan_author.h). */
 #ifndef WF_CORE_CUDA_PLAN_AUTHOR_H
 #define WF_CORE_CUDA_PLAN_AUTHOR_H
 

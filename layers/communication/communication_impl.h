@@ -1,4 +1,5 @@
-/* What the functions that communicate share. */
+/* The node of a collective, lists of tensors, and checks, for the functions of this room: forward is in
+ * communication.c, backward in communication_grad.c, messages between two ranks in communication_point.c. */
 #ifndef WF_LAYERS_COMMUNICATION_IMPL_H
 #define WF_LAYERS_COMMUNICATION_IMPL_H
 

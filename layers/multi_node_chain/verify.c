@@ -1,4 +1,4 @@
-/* What can be known of the steps before anything is sent: names, the messages of every pair of ranks, and that no ranks
+/* Verifies the steps before anything is sent: names, the messages of every pair of ranks, and that no ranks
  * wait for each other. That nothing is read before it is there, and that backward fits too, is proved on the engine's
  * schedules (schedules.c). */
 #include "layers/multi_node_chain/multi_node_chain_impl.h"

@@ -1,4 +1,4 @@
-/* What the parallel layers share. For layers/parallel alone. */
+/* Channel splits, shardings, halos and window operations on parts, for the parallel layers: layers/parallel alone. */
 #ifndef WF_LAYERS_PARALLEL_IMPL_H
 #define WF_LAYERS_PARALLEL_IMPL_H
 

@@ -1,4 +1,5 @@
-/* What a layer is to a planner of costs, and a serial layer of the size of one rank's part of it. */
+/* Describes a layer to a planner of costs (optim/planner), and makes a serial layer of the size of one rank's part,
+ * which the planner measures. */
 #include "layers/parallelize_author.h"
 
 #include "layers/serial/serial_impl.h"

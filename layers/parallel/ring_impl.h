@@ -1,4 +1,4 @@
-/* What the files of ring attention share (attention_ring.c). For layers/parallel alone. */
+/* Types and steps of ring attention, for its files (attention_ring.c has the algorithm). For layers/parallel alone. */
 #ifndef WF_LAYERS_RING_IMPL_H
 #define WF_LAYERS_RING_IMPL_H
 

@@ -1,4 +1,4 @@
-/* What can be known of a pipeline's schedule before anything is sent: that it is right, and what it costs. Each stage
+/* Verifies and prices a pipeline's schedule before anything is sent. Each stage
  * is looked at by itself, then the messages of every pair of stages; the rest, the order in which all of it can happen,
  * and the price, are the engine's: a schedule of the pipeline becomes one schedule of the engine a stage. */
 #include "layers/pipeline/pipeline_impl.h"

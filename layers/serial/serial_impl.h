@@ -1,4 +1,4 @@
-/* What the serial layers share with each other and with their parallel forms. For layers/serial and layers/parallel. */
+/* Parts of serial layers that several of them, or their parallel forms, use. For layers/serial and layers/parallel. */
 #ifndef WF_LAYERS_SERIAL_IMPL_H
 #define WF_LAYERS_SERIAL_IMPL_H
 

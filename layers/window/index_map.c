@@ -1,5 +1,5 @@
-/* Which elements of an input an output box reads, for convolution, pooling and upsampling alike, and how kernels
- * compute a box of outputs from a box of inputs. Pure arithmetic. */
+/* Finds the elements of an input that an output box reads, for convolution, pooling and upsampling alike, and how
+ * kernels compute a box of outputs from a box of inputs. Pure arithmetic. */
 #include "layers/window/window_impl.h"
 
 #include "core/neighbourhood_author.h"

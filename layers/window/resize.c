@@ -1,4 +1,5 @@
-/* Which inputs an output of any length is made of, and their weights. Pure arithmetic, the same on every rank. */
+/* Finds the inputs of which an output of any length is made, and their weights. Pure arithmetic, the same on every
+ * rank. */
 #include "layers/window/window_impl.h"
 
 #include <math.h>

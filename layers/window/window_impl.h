@@ -1,4 +1,4 @@
-/* What layers share whose outputs read windows of their inputs: which inputs an output reads, and how outputs are
+/* For layers whose outputs read windows of their inputs: which inputs an output reads, and how outputs are
  * computed part by part while inputs arrive or are continued beyond the edges. For layers/serial and layers/parallel.
  *
  * Boxes of activations [N,C,...] are local in dimension 0 and global in the others. A layer makes outputs

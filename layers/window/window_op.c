@@ -1,5 +1,5 @@
-/* What layers without parameters (pooling, upsampling) share: run a kernel on interior and boundary, and return
- * gradients. The kernel and the geometry come from the layer. */
+/* Forward and backward of layers without parameters (pooling, upsampling) on parts: run a kernel on interior and
+ * boundary, and return gradients. The kernel and the geometry come from the layer. */
 #include "layers/window/window_impl.h"
 
 typedef struct window_op_run {

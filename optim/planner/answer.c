@@ -1,4 +1,5 @@
-/* What a program that wf-plan has started does: reads the request, measures, searches, prints, and writes files. */
+/* The planner inside of a program that wf-plan has started: reads the request, measures, searches, prints, and writes
+ * files. */
 #include "optim/planner/planner_impl.h"
 
 #include "comm/comm_author.h"

@@ -1,4 +1,4 @@
-/* What attention costs where an image, or its tokens, are cut in balanced blocks: the work of the rank that has most,
+/* The cost of attention where an image, or its tokens, are cut in balanced blocks: the work of the rank that has most,
  * and what is sent, both by shapes alone. */
 #include "core/neighbourhood_author.h"
 #include "optim/planner/planner_impl.h"

@@ -1,4 +1,4 @@
-/* What a unit costs in a form: its leaves' measured times, scaled by measured ratios of a part to the whole, and the
+/* The cost of a unit in a form: its leaves' measured times, scaled by measured ratios of a part to the whole, and the
  * messages that its form needs, by alpha and beta. */
 #include "optim/planner/planner_impl.h"
 

@@ -1,7 +1,7 @@
-/* What messages and sums cost here: exchanges of two lengths, sums of two lengths, and where there are several nodes
- * messages of two lengths between two of them. The constants of sums are those by which the price of the library's own
- * schedule is what was measured. Each kind has its own constants, since a link that carries messages in both directions
- * at once may be slower in each of them than one that carries them in one direction. */
+/* Measures the cost of messages and sums here: exchanges of two lengths, sums of two lengths, and where there are
+ * several nodes messages of two lengths between two of them. The constants of sums are those by which the price of the
+ * library's own schedule is what was measured. Each kind has its own constants, since a link that carries messages in
+ * both directions at once may be slower in each of them than one that carries them in one direction. */
 #include "optim/planner/planner_impl.h"
 
 #include "comm/comm_author.h"
