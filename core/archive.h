@@ -37,7 +37,8 @@ bool wf_archive_has(wf_archive *archive, const char *name);
 const char *wf_archive_path(wf_archive *archive, const char *name);
 void wf_archive_free(wf_archive *archive);
 
-/* What visits an object: wf_layer_visit, wf_optim_visit, ... have this form, so that a list may hold several kinds. */
+/* A function that visits an object: wf_layer_visit, wf_optim_visit, ... have this form, so that a list may hold several
+ * kinds. */
 typedef wf_status (*wf_archive_visit)(void *object, wf_archive *archive);
 
 /* In host memory, holding logical row-major elements. Made empty for saving; wf_archive_memory_rewind turns it to

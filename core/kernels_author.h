@@ -36,7 +36,7 @@
 #include "core/status_author.h"
 #include "core/update_author.h"
 
-/* What follows a convolution or normalisation in the same pass: y = act(v + noise * n), n standard normal. act is
+/* The end of a convolution or normalisation, in the same pass: y = act(v + noise * n), n standard normal. act is
  * WF_ACT_NONE, WF_ACT_RELU or WF_ACT_LEAKY_RELU (0 < slope): their derivative is known from the sign of y. */
 typedef struct wf_epilogue {
     wf_act act;

@@ -407,7 +407,7 @@ static wf_status take_block(wf_pool *pool, store *s, size_t bytes, void **data)
     WF_CHECK(bytes <= (size_t)1 << 46, WF_ERR_MEMORY, "%zu bytes asked for at once", bytes);
     size_t size;
     const int class = class_of(bytes, &size);
-    /* What a captured step takes stays its own for every replay; host memory is not part of a graph. */
+    /* A captured step keeps the device memory that it takes, for every replay; host memory is not part of a graph. */
     const bool claiming = pool->claiming && !s->host;
     block **from = claiming && pool->mine[class] ? &pool->mine[class] : &s->free[class];
     block *b = *from;

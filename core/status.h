@@ -44,9 +44,9 @@ const char *wf_error_trail(void);
 /* Clears the last and the pending error of this thread. */
 void wf_error_clear(void);
 
-/* What WF_MUST does on failure. The default prints rank, message and trail to stderr and then runs the abort hook of
- * the communicator (MPI_Abort), or exit(1) where there is none: a rank that exits alone would leave the others
- * waiting. */
+/* The handler that WF_MUST calls on failure. The default one prints rank, message and trail to stderr and then runs the
+ * abort hook of the communicator (MPI_Abort), or exit(1) where there is none: a rank that exits alone would leave the
+ * others waiting. */
 typedef void (*wf_must_handler)(wf_status status, const char *file, int line, const char *expression);
 void wf_must_set_handler(wf_must_handler handler); /* NULL: the default */
 void wf_must_failed(wf_status status, const char *file, int line, const char *expression);

@@ -138,7 +138,8 @@ wf_status wf_tape_check_message(const wf_tape *tape, const char *name) WF_NODISC
  * now, not on earlier calls, so equal runs give equal bits. */
 bool wf_tape_reuses(const wf_tape *tape);
 
-/* What was recorded since the last reset, in its order; borrowed until more is. */
+/* Sets *nodes to the nodes recorded since the last reset, in their order, and returns their number; borrowed until more
+ * are recorded. */
 int64_t wf_tape_nodes(const wf_tape *tape, wf_node *const **nodes);
 
 wf_ctx *wf_tape_ctx(const wf_tape *tape);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What rides behind the gradients of a step over several ranks, summed with them. */
+/* Places in the trailer: numbers behind the gradients of a step over several ranks, which are summed with them. */
 enum {
     WF_TRAILER_LOSS = 0, /* the loss, times its weight where it is a local mean; never in host memory */
     WF_TRAILER_WEIGHT,   /* samples of local means */

@@ -26,8 +26,8 @@ typedef struct wf_layer_kind {
     /* Applies its one child to what it is given and to more (wf_skip_apply): the child may be recomputed, the layer
      * itself not. */
     bool wraps;
-    /* What it computes, where a layer with children computes something itself (layers/parallelize_author.h); may be
-     * NULL. */
+    /* Tells what it computes, where a layer with children computes something itself (layers/parallelize_author.h); may
+     * be NULL. */
     void (*describe)(const wf_layer *layer, struct wf_part_info *info);
 } wf_layer_kind;
 
@@ -68,8 +68,8 @@ struct wf_layer {
  * with wf_layer_free, also after a constructor that failed half way: the kind's `free` meets members that are NULL.
  * NULL on failure and where ctx is NULL. */
 wf_layer *wf_layer_new(wf_ctx *ctx, const wf_layer_kind *kind, size_t state_bytes);
-/* What tells the draws of this layer's root from those of other roots: 0 for one with a name; of those without, 1 for
- * the first that was given to an optimizer or had values drawn, and so on. */
+/* The number that tells the draws of this layer's root from those of other roots: 0 for one with a name; of those
+ * without, 1 for the first that was given to an optimizer or had values drawn, and so on. */
 uint64_t wf_layer_root(const wf_layer *layer);
 /* The stream of its random numbers: of that number and the path. */
 uint64_t wf_layer_stream(const wf_layer *layer);

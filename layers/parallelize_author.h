@@ -17,7 +17,7 @@ wf_status wf_parallelize_by(wf_layer *model, const wf_mesh *mesh, wf_parallel_ch
 
 /* --- part.c ---------------------------------------------------------------------------------------------------------
  */
-/* What a layer computes, as far as a cost depends on it. */
+/* The computation of a layer, as far as its cost depends on it. */
 typedef enum wf_part_kind {
     WF_PART_OTHER = 0, /* element by element, or unknown */
     WF_PART_CONV,

@@ -1,5 +1,4 @@
-/* The order inside a schedule: links each step with those that wait for it, and each message with the one of its pair
- * that is posted before. Called once, when a schedule is complete; it runs nothing. */
+/* The order inside a schedule: links steps with those that wait for them, and the messages of a pair in their order. */
 #include "comm/engine/schedule_author.h"
 
 #include <stdlib.h>

@@ -338,7 +338,7 @@ static wf_status record_graph(wf_captured *c)
     const wf_status claimed = wf_pool_claim_end(ctx, &c->claim);
     status = status != WF_OK ? status : ended;
     status = status != WF_OK ? status : claimed;
-    /* What the step uses may have ended meanwhile: a launch would wait for it on the device. */
+    /* A communicator that the step uses may have ended meanwhile: a launch would wait for it on the device. */
     status = status != WF_OK ? status : ask_users(c);
     if (status != WF_OK && c->graph) {
         ctx->k->graph_free(ctx, c->graph);

@@ -94,7 +94,7 @@ static wf_status grow_table(wf_tape *tape)
 
 wf_status wf_tape_count_application(wf_tape *tape, uint64_t layer, uint64_t *count)
 {
-    /* What is computed again is no further application: the streams are those that were noted. */
+    /* A layer that is computed again is not applied once more: its streams are those that were noted. */
     *count = 0;
     if (tape->repeat.on)
         return WF_OK;

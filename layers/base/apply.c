@@ -8,7 +8,7 @@
 
 enum { FEW = 8 }; /* inputs without memory of the pool */
 
-/* What a layer gets of its inputs: x, or `own` where it gets them cast or distributed in another way. */
+/* Sets own[i] to the variable that the layer gets for x[i]: x[i] itself, or a cast or redistributed one. */
 static wf_status prepare_inputs(const wf_layer *layer, wf_var *const *x, int n, wf_var **own)
 {
     for (int i = 0; i < n; i++) {

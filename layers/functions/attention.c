@@ -37,6 +37,7 @@ typedef struct attention_call {
     unsigned axes; /* over which backward sums the gradient of the bias */
 } attention_call;
 
+/* The type of sums, log sums and masks, whatever the inputs are rounded to. */
 static wf_dtype wide_of(wf_dtype dtype)
 {
     return dtype == WF_F64 ? WF_F64 : WF_F32;
@@ -103,6 +104,8 @@ static bool same_heads(const wf_layout *a, const wf_layout *b, int axis, int64_t
     return true;
 }
 
+/* Queries, keys and values of one head and one sample must be on one rank: both layouts cut the same dimensions over
+ * the same axes, samples at the same places, features between the same heads. */
 static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
 {
     if (a->known != b->known || (a->known && a->mesh != b->mesh))
@@ -121,6 +124,7 @@ static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
     return true;
 }
 
+/* The bounds of all ranks, where they are known, and not only this rank's, so that all refuse or none does. */
 static bool whole_heads(const wf_layout *layout, int64_t heads)
 {
     const int last = layout->global.rank - 1;
@@ -150,6 +154,7 @@ static wf_status check_cut(const wf_var *q, const wf_var *k, const wf_var *v, in
     return WF_OK;
 }
 
+/* A list (columns below 0) or a table of i32; rows below 0: any number of them. NULL: the option is not used. */
 static wf_status check_whole_numbers(const char *what, const wf_tensor *t, int64_t rows, int64_t columns)
 {
     char text[WF_SHAPE_TEXT];
@@ -278,6 +283,7 @@ static wf_array flat_array(const wf_tensor *t)
     return a;
 }
 
+/* NULL for an option that is not used, as the slots take it. */
 static const wf_array *array_of(attention_arrays *a, const wf_tensor *const *of, int i)
 {
     a->of[i] = flat_array(of[i]);
@@ -305,6 +311,7 @@ static wf_attention_args args_of(const attention_call *call, const wf_tensor *co
     args.k_region = array_of(a, of, SAVED_KEYS);
     if (!of[SAVED_MASK])
         return args;
+    /* Repeated by steps of 0, not copied: a mask of all samples and heads would be larger than the inputs. */
     a->mask = wf_tensor_strided(of[SAVED_MASK]);
     const int64_t whole[4] = {args.q->shape.dim[0], call->heads, args.q->shape.dim[1], args.k->shape.dim[1]};
     for (int d = 0; d < 4; d++) {
@@ -329,6 +336,7 @@ static wf_tensor *own_table(const attention_call *call, const wf_tensor *table, 
     return dense;
 }
 
+/* y has the features of v and the tokens of q. Its layout follows from whichever has all its dimensions. */
 static wf_tensor *new_result(const wf_var *q, const wf_var *v)
 {
     const wf_layout *const layout = &q->value->layout, *const other = &v->value->layout;
@@ -343,6 +351,7 @@ static wf_tensor *new_result(const wf_var *q, const wf_var *v)
     return wf_output("attention", equal ? q : v, shape, WF_ROW_MAJOR, from);
 }
 
+/* Fills `to`; false: some could not be made, and the caller frees the others. */
 static bool gather_values(const attention_call *call, const wf_var *q, const wf_var *k, const wf_var *v,
                           const wf_attention_opts *o, attention_values *to)
 {
@@ -381,9 +390,11 @@ static wf_status give_table(wf_node *node, const wf_tensor *columns)
     const attention_call *const call = node->state;
     const wf_tensor *const table = node->in[INPUT_BIAS]->value;
     bool add = false;
+    /* A table that was computed is summed over the ranks here; the gradient of a parameter by its optimizer. */
     wf_tensor *whole = call->axes ? wf_tensor_new_step(table->ctx, table->dtype, table->shape, WF_ROW_MAJOR)
                                   : wf_node_grad(node, INPUT_BIAS, &add);
     WF_NEED(whole);
+    /* The columns of heads that other ranks have are theirs to fill. */
     wf_status status = call->heads < call->all && !add ? wf_tensor_fill(whole, 0) : WF_OK;
     wf_tensor *part = wf_tensor_view(whole, table_columns(call, table->shape.dim[0]));
     if (status == WF_OK && !part)
@@ -416,6 +427,7 @@ static wf_status run_backward(wf_node *node, wf_tensor *const to[INPUTS], const 
     const wf_tensor *of[SAVED];
     attention_arrays arrays;
     const attention_call *const call = node->state;
+    /* The sums over ranks that follow are made all the same. */
     if (call->heads == 0)
         return WF_OK;
     for (int i = 0; i < SAVED; i++)
@@ -461,6 +473,8 @@ static const wf_op attention_op = {.name = "attention", .backward = attention_ba
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
+/* Dropout of weights [N,heads,T,S] that no rank ever has as an array: each is drawn by its place among all samples and
+ * heads, so the cut of the model does not change it. */
 static wf_random draw_weights(const wf_var *q, const wf_var *k, const attention_call *call)
 {
     const wf_tensor *const x = q->value;
@@ -534,6 +548,7 @@ wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
     if (!q || !k || !v)
         return NULL;
     o.heads = o.heads == 0 ? 1 : o.heads;
+    /* Three types become one; k once more, since v may have widened q. */
     WF_TRY_NULL(wf_function_promote(&q, &k));
     WF_TRY_NULL(wf_function_promote(&q, &v));
     WF_TRY_NULL(wf_function_promote(&q, &k));
