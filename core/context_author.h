@@ -94,8 +94,8 @@ void wf_ctx_announce(const wf_ctx *ctx);
 /* Counts `by` more objects of a kind that are alive (negative: fewer); wf_ctx_free refuses while there is one. */
 void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 
-/* Reads a value from the device: waits for other ranks that contribute to it, then calls k->to_host. In a captured step
- * WF_ERR_UNSUPPORTED. */
+/* Reads a value from the device: waits for other ranks that contribute to it, then calls k->to_host. While a step
+ * is captured WF_ERR_UNSUPPORTED, as wf_ctx_forbid_capture says. */
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 /* Like wf_ctx_read, for callers that skip the read while a step is captured. */
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;

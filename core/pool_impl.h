@@ -1,7 +1,7 @@
 /* The inside of the memory pool (core/pool.c), for core alone: context.c makes and frees it, autograd/captured.c claims
  * memory for captured steps, tensor.c and handles.c recycle the handles of tensors. Memory is taken and given back by
- * core/context_author.h. Local, main thread only. Slots, types and layers with `pool` in their names are those of
- * pooling and have nothing to do with it. */
+ * core/context_author.h. Local, main thread only. Slots, their arguments and layers with `pool` in their names are
+ * those of pooling and have nothing to do with it. */
 #ifndef WF_CORE_POOL_IMPL_H
 #define WF_CORE_POOL_IMPL_H
 

@@ -19,7 +19,9 @@ typedef struct wf_linear_opts {
 } wf_linear_opts;
 
 /* y = x W^T + b: [N,in] or [N,...] with `in` elements a sample (flattened in logical order) -> [N,out]. Parameters W
- * [out,in], b [out]. */
+ * [out,in], b [out]. x may be sharded along samples; y has its layout then. Errors: WF_ERR_ARGUMENT for options,
+ * WF_ERR_SHAPE for another shape or sharding, WF_ERR_DTYPE for a type that the context does not compute in and mixed
+ * precision does not cast. */
 wf_layer *wf_linear(wf_ctx *ctx, wf_linear_opts opts);
 
 #ifdef __cplusplus
