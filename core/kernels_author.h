@@ -31,6 +31,7 @@
 #include "core/gates_author.h"
 #include "core/loss_author.h"
 #include "core/neighbourhood_author.h"
+#include "core/pooling_author.h"
 #include "core/random_author.h"
 #include "core/stack_author.h"
 #include "core/status_author.h"
@@ -53,20 +54,6 @@ typedef struct wf_conv_geom {
     int64_t kernel[WF_MAX_SPATIAL], stride[WF_MAX_SPATIAL], dilation[WF_MAX_SPATIAL];
     int64_t pad_lo[WF_MAX_SPATIAL], pad_hi[WF_MAX_SPATIAL];
 } wf_conv_geom;
-
-typedef enum wf_pool_kind {
-    WF_POOL_MAX = 0,
-    WF_POOL_AVG,        /* divides by the number of elements that are not padding */
-    WF_POOL_AVG_PADDED, /* divides by the size of the window, cut to the padded input */
-} wf_pool_kind;
-
-/* As wf_conv_geom without groups; the output's shape is the caller's (floor or ceil). */
-typedef struct wf_pool_geom {
-    wf_pool_kind kind;
-    int nd;
-    int64_t kernel[WF_MAX_SPATIAL], stride[WF_MAX_SPATIAL], dilation[WF_MAX_SPATIAL];
-    int64_t pad_lo[WF_MAX_SPATIAL], pad_hi[WF_MAX_SPATIAL];
-} wf_pool_geom;
 
 /* Upsampling of channels-last arrays. Each array is a part of a whole: x starts at in_lo, y at out_lo. In forward x
  * holds all elements that y reads, in backward y holds all elements that x reads. */
@@ -296,6 +283,9 @@ typedef wf_status wf_neighbourhood_fn(wf_ctx *ctx, const wf_neighbourhood_args *
 typedef wf_status wf_gates_fn(wf_ctx *ctx, const wf_gates_args *args);
 typedef wf_status wf_row_most_fn(wf_ctx *ctx, const wf_array *x, const wf_array *y, const wf_array *index);
 typedef wf_status wf_row_most_backward_fn(wf_ctx *ctx, const wf_array *index, const wf_array *dy, const wf_array *dx);
+typedef wf_status wf_places_fn(wf_ctx *ctx, const wf_places_args *args);
+typedef wf_status wf_unpool_fn(wf_ctx *ctx, const wf_unpool_args *args);
+typedef wf_status wf_pick_pixels_fn(wf_ctx *ctx, const wf_array *x, const wf_array *index, const wf_array *y);
 typedef wf_status wf_take_fn(wf_ctx *ctx, const wf_take_args *args);
 typedef wf_status wf_loss_fn(wf_ctx *ctx, const wf_loss_args *args);
 /* The `ignored` label of nll and count_correct, and number of take, where there is none. */
@@ -415,6 +405,12 @@ typedef struct wf_kernels {
      * spatial extent, row-major, first of equals; a window wholly in padding gives -infinity and index -1. NaN wins.
      * forward: y and index from x. backward: x from y and index. */
     wf_pool_fn *pool_forward, *pool_backward;
+    /* y: the places in the whole image; -1 stays. */
+    wf_places_fn *pool_places;
+    /* index and taken from places. A place outside the larger image is WF_ERR_ARGUMENT, as an index of take_forward. */
+    wf_unpool_fn *unpool_index;
+    /* y[n,c,o] = x[n,c,index[n,c,o]], or 0 where the index is -1. */
+    wf_pick_pixels_fn *pick_pixels;
 
     /* forward: y[o] = x[floor(o / scale)], or linear between the two elements around t = (o + 1/2) / scale - 1/2, or,
      * with aligned corners, t = o (in - 1) / (in scale - 1); beyond the ends the last element holds. backward: x from

@@ -134,6 +134,10 @@ TIMED_ARGS(matmul, wf_matmul_args, matmul_flops(a), bytes_of(a->a) + bytes_of(a-
 TIMED_ARGS(matmul_stack, wf_matmul_stack_args, stack_flops(a), bytes_of(a->a) + bytes_of(a->b) + bytes_of(a->c))
 TIMED_ARGS(pool_forward, wf_pool_args, 0, bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->index))
 TIMED_ARGS(pool_backward, wf_pool_args, 0, bytes_of(a->x) + bytes_of(a->y) + bytes_of(a->index))
+TIMED_ARGS(pool_places, wf_places_args, 0, bytes_of(a->index) + bytes_of(a->y))
+TIMED_ARGS(unpool_index, wf_unpool_args, 0, bytes_of(a->places) + bytes_of(a->index) + bytes_of(a->taken))
+TIMED(pick_pixels, (wf_ctx * ctx, const wf_array *x, const wf_array *index, const wf_array *y), (ctx, x, index, y), 0,
+      bytes_of(x) + bytes_of(index) + bytes_of(y))
 TIMED_ARGS(resample_forward, wf_resample_args, 0, bytes_of(a->x) + bytes_of(a->y))
 TIMED_ARGS(resample_backward, wf_resample_args, 0, bytes_of(a->x) + bytes_of(a->y))
 TIMED_ARGS(taps, wf_taps_args, 0, bytes_of(a->x) + bytes_of(a->y))
@@ -221,6 +225,9 @@ void wf_profile_table(wf_kernels *table)
     TAKE(matmul_stack);
     TAKE(pool_forward);
     TAKE(pool_backward);
+    TAKE(pool_places);
+    TAKE(unpool_index);
+    TAKE(pick_pixels);
     TAKE(resample_forward);
     TAKE(resample_backward);
     TAKE(taps);

@@ -63,6 +63,7 @@ wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_adaptive_max_pool(const wf_mesh *mesh, wf_shape size);
 /* The output is replicated over the spatial axes. An average is summed over the ranks; for a maximum every rank
  * gathers the whole input, which should be small at this point of a model. */
 wf_layer *wf_spatial_global_max_pool(const wf_mesh *mesh);

@@ -10,12 +10,18 @@ typedef struct windows {
     int64_t n, c, in_pixels, out_pixels, taps;
     int64_t in[3], out[3], kernel[3], stride[3], dilation[3], lo[3], hi[3];
     int64_t jump[3]; /* pixels of the input from one tap to the next */
+    const wf_pool_geom *geom;
 } windows;
 
 static windows windows_of(const wf_pool_geom *geom, const wf_array *x, const wf_array *y)
 {
-    windows w = {
-        .kind = geom->kind, .n = x->shape.dim[0], .c = x->shape.dim[1], .in_pixels = 1, .out_pixels = 1, .taps = 1};
+    windows w = {.geom = geom,
+                 .kind = geom->kind,
+                 .n = x->shape.dim[0],
+                 .c = x->shape.dim[1],
+                 .in_pixels = 1,
+                 .out_pixels = 1,
+                 .taps = 1};
     for (int d = 0; d < 3; d++) {
         const int s = d - (3 - geom->nd);
         w.in[d] = s < 0 ? 1 : x->shape.dim[2 + s];
@@ -44,6 +50,11 @@ typedef struct span {
 
 static span span_of(const windows *w, int d, int64_t o)
 {
+    const int spatial = d - (3 - w->geom->nd);
+    if (w->geom->adaptive && spatial >= 0) {
+        const wf_range r = wf_pool_adaptive(w->geom, spatial, o);
+        return (span){.count = r.hi - r.lo, .padded = r.hi - r.lo, .at = r.lo};
+    }
     const int64_t start = o * w->stride[d] - w->lo[d], step = w->dilation[d];
     const int64_t end = w->in[d] + w->hi[d], real_end = wf_cpu_min(end, w->in[d]);
     if (start >= 0 && start + (w->kernel[d] - 1) * step < real_end)

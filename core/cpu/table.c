@@ -46,6 +46,9 @@ static wf_kernels overridden(void)
     table.matmul_stack = wf_cpu_matmul_stack;
     table.pool_forward = wf_cpu_pool_forward;
     table.pool_backward = wf_cpu_pool_backward;
+    table.pool_places = wf_cpu_pool_places;
+    table.unpool_index = wf_cpu_unpool_index;
+    table.pick_pixels = wf_cpu_pick_pixels;
     table.resample_forward = wf_cpu_resample_forward;
     table.resample_backward = wf_cpu_resample_backward;
     table.taps = wf_cpu_taps;

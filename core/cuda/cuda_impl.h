@@ -147,6 +147,9 @@ wf_bias_backward_fn wf_cuda_bias_backward;
 wf_matmul_fn wf_cuda_matmul;
 wf_matmul_stack_fn wf_cuda_matmul_stack;
 wf_pool_fn wf_cuda_pool_forward, wf_cuda_pool_backward;
+wf_places_fn wf_cuda_pool_places;
+wf_unpool_fn wf_cuda_unpool_index;
+wf_pick_pixels_fn wf_cuda_pick_pixels;
 wf_resample_fn wf_cuda_resample_forward, wf_cuda_resample_backward;
 wf_taps_fn wf_cuda_taps;
 wf_norm_fn wf_cuda_norm_stats, wf_cuda_norm_finish, wf_cuda_norm_forward, wf_cuda_norm_backward_stats,

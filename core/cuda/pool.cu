@@ -63,9 +63,55 @@ struct pool_window {
     }
 };
 
-static pool_window window_of(const wf_pool_geom *geom, const wf_array *x, const wf_array *y, int width)
+/* Windows of an adaptive pool, with what the kernels ask of a pool_window. */
+struct adaptive_window {
+    image in, out;
+    int64_t in_lo[3], out_lo[3];
+    divider inputs[3], outputs[3], dilation[3];
+
+    /* The first input of window o of the whole. */
+    __device__ int64_t start(int d, int64_t o) const
+    {
+        return outputs[d].of(o * inputs[d].d);
+    }
+    /* The end of window o of the whole. */
+    __device__ int64_t stop(int d, int64_t o) const
+    {
+        return outputs[d].of((o + 1) * inputs[d].d + outputs[d].d - 1);
+    }
+    __device__ int64_t first(int d, int64_t o) const
+    {
+        return start(d, o + out_lo[d]) - in_lo[d];
+    }
+    __device__ void real_taps(int d, int64_t o, int64_t *lo, int64_t *hi) const
+    {
+        *lo = 0;
+        *hi = counted(d, o);
+    }
+    __device__ int64_t counted(int d, int64_t o) const
+    {
+        return stop(d, o + out_lo[d]) - start(d, o + out_lo[d]);
+    }
+    template <class W> __device__ W share(int64_t n) const
+    {
+        return 1 / (W)n;
+    }
+    /* Windows and inputs read each other: o covers i where i covers o with lengths exchanged. */
+    __device__ void readers(int d, int64_t i, int64_t *lo, int64_t *hi) const
+    {
+        const int64_t at = (i + in_lo[d]) * outputs[d].d;
+        *lo = most(0, inputs[d].of(at) - out_lo[d]);
+        *hi = least(out.extent[d], inputs[d].of(at + outputs[d].d + inputs[d].d - 1) - out_lo[d]);
+    }
+    __device__ bool touches(int, int64_t, int64_t) const
+    {
+        return true;
+    }
+};
+
+static void set_window(const wf_pool_geom *geom, const wf_array *x, const wf_array *y, int width, pool_window *of)
 {
-    pool_window w = {};
+    pool_window &w = *of;
     w.padded = geom->kind == WF_POOL_AVG_PADDED;
     w.in = image_of(x, geom->nd, width);
     w.out = image_of(y, geom->nd, width);
@@ -80,7 +126,20 @@ static pool_window window_of(const wf_pool_geom *geom, const wf_array *x, const 
         w.taps *= w.kernel[d];
     }
     w.inverse = 1 / (double)w.taps;
-    return w;
+}
+
+static void set_window(const wf_pool_geom *geom, const wf_array *x, const wf_array *y, int width, adaptive_window *w)
+{
+    w->in = image_of(x, geom->nd, width);
+    w->out = image_of(y, geom->nd, width);
+    for (int d = 0; d < 3; d++) {
+        const int s = d - (3 - geom->nd);
+        w->inputs[d] = divide_by(s < 0 ? 1 : geom->inputs[s]);
+        w->outputs[d] = divide_by(s < 0 ? 1 : geom->outputs[s]);
+        w->in_lo[d] = s < 0 ? 0 : geom->in_lo[s];
+        w->out_lo[d] = s < 0 ? 0 : geom->out_lo[s];
+        w->dilation[d] = divide_by(1);
+    }
 }
 
 /* The largest number of each channel so far and its pixel, or the sum so far. */
@@ -122,9 +181,9 @@ template <int V> __device__ inline void store_places(const int32_t *place, int32
 
 /* The taps of a row in pairs, whose loads are in flight together; of the last pair the second may be the first again.
  */
-template <class T, int V, bool MAX>
+template <class T, int V, bool MAX, class WINDOW>
 __global__ void __launch_bounds__(THREADS)
-    pool_forward_kernel(const __grid_constant__ pool_window w, const T *x, T *y, int32_t *index)
+    pool_forward_kernel(const __grid_constant__ WINDOW w, const T *x, T *y, int32_t *index)
 {
     for (int64_t i = thread_of_grid(); i < w.out.count; i += threads_of_grid()) {
         int64_t sample, channel, o[3], lo[3], hi[3];
@@ -150,7 +209,8 @@ __global__ void __launch_bounds__(THREADS)
                 }
             }
         if constexpr (!MAX) {
-            const wide<T> share = w.share<wide<T>>(w.counted(0, o[0]) * w.counted(1, o[1]) * w.counted(2, o[2]));
+            const wide<T> share =
+                w.template share<wide<T>>(w.counted(0, o[0]) * w.counted(1, o[1]) * w.counted(2, o[2]));
 #pragma unroll
             for (int k = 0; k < V; k++)
                 to.value[k] *= share;
@@ -162,9 +222,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* The windows that read an input pixel, in ascending order: no two threads add to the same element. */
-template <class T, int V, bool MAX>
-__global__ void __launch_bounds__(THREADS) pool_backward_kernel(const __grid_constant__ pool_window w, const T *dy,
-                                                                const int32_t *index, T *dx, bool accumulate)
+template <class T, int V, bool MAX, class WINDOW>
+__global__ void __launch_bounds__(THREADS)
+    pool_backward_kernel(const __grid_constant__ WINDOW w, const T *dy, const int32_t *index, T *dx, bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < w.in.count; i += threads_of_grid()) {
         int64_t sample, channel, at[3], lo[3], hi[3], pixel = 0;
@@ -194,7 +254,7 @@ __global__ void __launch_bounds__(THREADS) pool_backward_kernel(const __grid_con
                         for (int k = 0; k < V; k++)
                             sum[k] += place.v[k] == (int32_t)pixel ? widen(v.v[k]) : 0;
                     } else {
-                        const wide<T> share = w.share<wide<T>>(n * w.counted(2, c));
+                        const wide<T> share = w.template share<wide<T>>(n * w.counted(2, c));
 #pragma unroll
                         for (int k = 0; k < V; k++)
                             sum[k] += widen(v.v[k]) * share;
@@ -211,14 +271,21 @@ static bool packable(const wf_array *a, const wf_array *b, const wf_array *index
     return a->shape.dim[1] % width == 0 && aligned(a->data) && aligned(b->data) && (!index || aligned(index->data));
 }
 
-template <class T, int V> static wf_status forward(wf_cuda *own, const wf_pool_args *args)
+template <class T, int V, class WINDOW> static wf_status forward(wf_cuda *own, const wf_pool_args *args)
 {
     const wf_array *const x = args->x, *const y = args->y;
-    const pool_window w = window_of(args->geom, x, y, V);
+    WINDOW w = {};
+    set_window(args->geom, x, y, V, &w);
     int32_t *const index = args->index ? out_of<int32_t>(args->index) : nullptr;
-    return args->geom->kind == WF_POOL_MAX
-               ? launch_over(own, (pool_forward_kernel<T, V, true>), w.out.count, w, in_of<T>(x), out_of<T>(y), index)
-               : launch_over(own, (pool_forward_kernel<T, V, false>), w.out.count, w, in_of<T>(x), out_of<T>(y), index);
+    return args->geom->kind == WF_POOL_MAX ? launch_over(own, (pool_forward_kernel<T, V, true, WINDOW>), w.out.count, w,
+                                                         in_of<T>(x), out_of<T>(y), index)
+                                           : launch_over(own, (pool_forward_kernel<T, V, false, WINDOW>), w.out.count,
+                                                         w, in_of<T>(x), out_of<T>(y), index);
+}
+
+template <class T, int V> static wf_status forward(wf_cuda *own, const wf_pool_args *args)
+{
+    return args->geom->adaptive ? forward<T, V, adaptive_window>(own, args) : forward<T, V, pool_window>(own, args);
 }
 
 wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
@@ -233,15 +300,21 @@ wf_status wf_cuda_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
     });
 }
 
-template <class T, int V> static wf_status backward(wf_cuda *own, const wf_pool_args *args)
+template <class T, int V, class WINDOW> static wf_status backward(wf_cuda *own, const wf_pool_args *args)
 {
     const wf_array *const dy = args->y, *const dx = args->x;
-    const pool_window w = window_of(args->geom, dx, dy, V);
+    WINDOW w = {};
+    set_window(args->geom, dx, dy, V, &w);
     const int32_t *const index = in_of<int32_t>(args->index);
-    return args->geom->kind == WF_POOL_MAX ? launch_over(own, (pool_backward_kernel<T, V, true>), w.in.count, w,
+    return args->geom->kind == WF_POOL_MAX ? launch_over(own, (pool_backward_kernel<T, V, true, WINDOW>), w.in.count, w,
                                                          in_of<T>(dy), index, out_of<T>(dx), args->accumulate)
-                                           : launch_over(own, (pool_backward_kernel<T, V, false>), w.in.count, w,
-                                                         in_of<T>(dy), index, out_of<T>(dx), args->accumulate);
+                                           : launch_over(own, (pool_backward_kernel<T, V, false, WINDOW>), w.in.count,
+                                                         w, in_of<T>(dy), index, out_of<T>(dx), args->accumulate);
+}
+
+template <class T, int V> static wf_status backward(wf_cuda *own, const wf_pool_args *args)
+{
+    return args->geom->adaptive ? backward<T, V, adaptive_window>(own, args) : backward<T, V, pool_window>(own, args);
 }
 
 wf_status wf_cuda_pool_backward(wf_ctx *ctx, const wf_pool_args *args)

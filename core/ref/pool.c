@@ -11,6 +11,7 @@ typedef struct window_taps {
 } window_taps;
 
 typedef struct pool {
+    const wf_pool_geom *geom;
     wf_ref_window w;
     int64_t n, c, in_pixels, out_pixels, taps;
 } pool;
@@ -18,7 +19,7 @@ typedef struct pool {
 static pool pool_make(const wf_pool_geom *geom, const wf_array *x, const wf_array *y)
 {
     /* Everything is three-dimensional here; missing dimensions have one element. */
-    pool v = {.n = x->shape.dim[0], .c = x->shape.dim[1], .in_pixels = 1, .out_pixels = 1, .taps = 1};
+    pool v = {.geom = geom, .n = x->shape.dim[0], .c = x->shape.dim[1], .in_pixels = 1, .out_pixels = 1, .taps = 1};
     v.w = wf_ref_window_make(geom->nd, &x->shape, &y->shape, geom->kernel, geom->stride, geom->dilation, geom->pad_lo,
                              geom->pad_hi);
     for (int d = 0; d < 3; d++) {
@@ -29,9 +30,22 @@ static pool pool_make(const wf_pool_geom *geom, const wf_array *x, const wf_arra
     return v;
 }
 
-/* The real elements under window p, row-major, into pixel[]; negative padding cuts the input. */
-static window_taps list_taps(const pool *v, wf_pool_kind kind, int64_t p, int64_t *pixel)
+/* The input under tap k of window o, and in *end that of the window's taps that count. */
+static int64_t tap_at(const pool *v, int d, int64_t o, int64_t k, int64_t *end)
 {
+    const int s = d - (3 - v->geom->nd);
+    *end = v->w.in[d] + v->w.pad_hi[d];
+    if (!v->geom->adaptive || s < 0)
+        return wf_ref_window_at(&v->w, d, o, k);
+    const wf_range r = wf_pool_adaptive(v->geom, s, o);
+    *end = r.hi;
+    return r.lo + k;
+}
+
+/* The real elements under window p, row-major, into pixel[]; negative padding cuts the input. */
+static window_taps list_taps(const pool *v, int64_t p, int64_t *pixel)
+{
+    const wf_pool_kind kind = v->geom->kind;
     const wf_ref_window *const w = &v->w;
     const int64_t o[3] = {p / w->out[2] / w->out[1], p / w->out[2] % w->out[1], p % w->out[2]};
     window_taps taps = {0};
@@ -40,7 +54,8 @@ static window_taps list_taps(const pool *v, wf_pool_kind kind, int64_t p, int64_
         bool real = true, padded = true;
         int64_t at = 0;
         for (int d = 0; d < 3; d++) {
-            const int64_t i = wf_ref_window_at(w, d, o[d], k[d]), end = w->in[d] + w->pad_hi[d];
+            int64_t end;
+            const int64_t i = tap_at(v, d, o[d], k[d], &end);
             padded = padded && i < end;
             real = real && i >= 0 && i < w->in[d] && i < end;
             at = at * w->in[d] + i;
@@ -97,7 +112,7 @@ wf_status wf_ref_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
     if (frame.status != WF_OK || wf_array_count(y) == 0)
         return wf_ref_end(&frame);
     for (int64_t p = 0; p < v.out_pixels; p++) {
-        const window_taps taps = list_taps(&v, args->geom->kind, p, pixel);
+        const window_taps taps = list_taps(&v, p, pixel);
         for (int64_t n = 0; n < v.n; n++) {
             const int64_t at = (n * v.out_pixels + p) * v.c;
             const double *const image = xv + n * v.in_pixels * v.c;
@@ -122,10 +137,10 @@ static void max_spread(const pool *v, const double *dy, const int32_t *index, do
             }
 }
 
-static void average_spread(const pool *v, wf_pool_kind kind, const double *dy, int64_t *pixel, double *dx)
+static void average_spread(const pool *v, const double *dy, int64_t *pixel, double *dx)
 {
     for (int64_t p = 0; p < v->out_pixels; p++) {
-        const window_taps taps = list_taps(v, kind, p, pixel);
+        const window_taps taps = list_taps(v, p, pixel);
         for (int64_t n = 0; n < v->n; n++)
             for (int64_t t = 0; t < taps.count; t++)
                 for (int64_t c = 0; c < v->c; c++)
@@ -148,7 +163,7 @@ wf_status wf_ref_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
     if (!args->accumulate)
         memset(dxv, 0, (size_t)count * sizeof *dxv);
     if (args->geom->kind != WF_POOL_MAX)
-        average_spread(&v, args->geom->kind, dyv, pixel, dxv);
+        average_spread(&v, dyv, pixel, dxv);
     else if (wf_array_count(dy) > 0)
         max_spread(&v, dyv, args->index->data, dxv);
     return wf_ref_end(&frame);

@@ -235,6 +235,9 @@ typedef struct wf_chain_costs {
 /* Fills what is 0, the same on every rank of a stage. Collective over the stage's ranks where something is 0. */
 wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs) WF_NODISCARD;
 
+/* The spatial form of pooling, and its forward, as wf_pool_run. */
+extern const wf_layer_kind wf_pool_spatial;
+wf_var *wf_spatial_pool_run(wf_layer *layer, wf_var *x, wf_tensor **places);
 /* Plans pooling or upsampling, with the map's kind and windows set: its lengths and boundary, the halo, the boxes, and
  * the output's layout for outputs of this global shape. `in`: how x is cut. */
 wf_status wf_window_op_plan(wf_window_op_call *call, const wf_var *x, const wf_boundary *boundary,

@@ -225,6 +225,8 @@ static wf_layer *spatial_pool(const wf_layer *layer, const wf_mesh *mesh)
                                      {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
     const wf_pool_state *s = layer->state;
     const bool average = s->geom.kind != WF_POOL_MAX;
+    if (s->geom.adaptive)
+        return wf_spatial_adaptive_max_pool(mesh, s->size);
     if (s->geom.nd == 0)
         return average ? wf_spatial_global_avg_pool(mesh) : wf_spatial_global_max_pool(mesh);
     return make[average][s->geom.nd - 1](mesh, s->opts);

@@ -33,6 +33,8 @@ static wf_part_info conv_info(const wf_layer *layer)
 static wf_part_info pool_info(const wf_layer *layer)
 {
     const wf_pool_state *s = layer->state;
+    if (s->geom.adaptive)
+        return (wf_part_info){.kind = WF_PART_WINDOW};
     wf_part_info info = {.kind = WF_PART_WINDOW, .nd = s->geom.nd};
     if (s->geom.nd == 0)
         info.kind = s->geom.kind == WF_POOL_MAX ? WF_PART_GLOBAL_MAX : WF_PART_GLOBAL_MEAN;

@@ -142,7 +142,7 @@ static wf_status plan_pool(const wf_layer *layer, const wf_var *x, pool_call *ca
     return WF_OK;
 }
 
-static wf_var *forward(wf_layer *layer, wf_var *x)
+wf_var *wf_spatial_pool_run(wf_layer *layer, wf_var *x, wf_tensor **places)
 {
     pool_call call;
     wf_layout layout;
@@ -150,25 +150,43 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     const bool global = call.of.plain.index_map.kind == WF_INDEX_MAP_ALL;
     if (global && !call.of.plain.indexed)
         return apply_average(layer, x, &call, &layout);
-    /* Indices are for backward alone. */
-    call.of.plain.indexed = call.of.plain.indexed && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
-    return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call.of.plain, sizeof call,
-                              wf_sharding_tensor(x, &layout));
+    wf_tensor *y = wf_sharding_tensor(x, &layout);
+    if (places && y) {
+        *places = wf_pool_new_places(y);
+        call.of.places = *places;
+        if (!*places) {
+            wf_tensor_free(y);
+            y = NULL;
+        }
+    }
+    /* Indices are for backward and for places alone. */
+    call.of.plain.indexed = call.of.plain.indexed && (places || wf_tape_mode(wf_var_tape(x)) == WF_TRAIN);
+    return wf_window_op_apply(layer, x, global ? &global_op : &spatial_pool_op, &call.of.plain, sizeof call, y);
 }
 
-static const wf_layer_kind spatial_pool_kind = {.name = "spatial_pool", .forward = forward};
-
-static wf_layer *make_pool(const wf_mesh *mesh, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+static wf_var *forward(wf_layer *layer, wf_var *x)
 {
-    if (!mesh)
-        return NULL;
-    wf_layer *layer =
-        wf_pool_layer(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_pool_kind, name, kind, nd, o, sizeof(spatial_pool));
+    return wf_spatial_pool_run(layer, x, NULL);
+}
+
+const wf_layer_kind wf_pool_spatial = {.name = "spatial_pool", .forward = forward};
+
+/* NULL passes. */
+static wf_layer *put_on_mesh(wf_layer *layer, const wf_mesh *mesh)
+{
     if (!layer)
         return NULL;
     layer->comm = wf_mesh_world(mesh);
     ((spatial_pool *)layer->state)->mesh = mesh;
     return layer;
+}
+
+static wf_layer *make_pool(const wf_mesh *mesh, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+{
+    if (!mesh)
+        return NULL;
+    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
+    return put_on_mesh(wf_pool_layer(ctx, &wf_pool_spatial, name, kind, nd, o, sizeof(spatial_pool)), mesh);
 }
 
 wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
@@ -217,4 +235,12 @@ wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh)
 {
     WF_NEED_NULL(mesh);
     return make_pool(mesh, "spatial_global_avg_pool", WF_POOL_AVG, 0, NULL);
+}
+
+wf_layer *wf_spatial_adaptive_max_pool(const wf_mesh *mesh, wf_shape size)
+{
+    WF_NEED_NULL(mesh);
+    wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
+    return put_on_mesh(
+        wf_pool_adaptive_layer(ctx, &wf_pool_spatial, "spatial_adaptive_max_pool", size, sizeof(spatial_pool)), mesh);
 }

@@ -2,7 +2,8 @@
  * pooling is known only when an input comes. */
 #include "layers/serial/serial_impl.h"
 
-#define MOST (INT64_C(1) << 20)
+#define MOST        (INT64_C(1) << 20)
+#define MOST_PLACES (INT64_C(1) << 30)
 
 wf_window wf_pool_window(const wf_pool_geom *g, int d)
 {
@@ -24,6 +25,25 @@ static wf_status check_places(const wf_layer *layer, const wf_var *x)
     return WF_OK;
 }
 
+/* Windows of about equal length over a dimension. */
+static wf_status fit_adaptive(const wf_layer *layer, wf_shape shape, int d, wf_pool_geom *g, int64_t *outputs)
+{
+    const wf_pool_state *s = layer->state;
+    const int64_t length = shape.dim[2 + d];
+    char text[WF_SHAPE_TEXT];
+    WF_CHECK(length >= 1 && length <= MOST_PLACES, WF_ERR_SHAPE,
+             "%s \"%s\": input %s in spatial dimension %d; lengths should be 1 to %lld", s->name, wf_layer_path(layer),
+             wf_shape_text(shape, text), d, (long long)MOST_PLACES);
+    *outputs = s->size.dim[d] > 0 ? s->size.dim[d] : length;
+    /* The last input of a window may be cut by the next one. */
+    const int64_t longest = (length + *outputs - 1) / *outputs + 1;
+    g->kernel[d] = longest < length ? longest : length;
+    g->stride[d] = g->dilation[d] = 1;
+    g->inputs[d] = length;
+    g->outputs[d] = *outputs;
+    return WF_OK;
+}
+
 wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_pool_geom *g, wf_shape *y)
 {
     static const char *const dimensions[WF_MAX_SPATIAL + 1] = {"1 to 3", "1", "2", "3"};
@@ -38,6 +58,10 @@ wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf
              s->name, wf_layer_path(layer), wf_dtype_name(x->value->dtype));
     for (int d = 0; d < shape.rank - 2; d++) {
         const int64_t length = shape.dim[2 + d];
+        if (g->adaptive) {
+            WF_TRY(fit_adaptive(layer, shape, d, g, &y->dim[2 + d]));
+            continue;
+        }
         /* Global pooling: one window that covers the input. */
         if (s->geom.nd == 0) {
             g->kernel[d] = length;
@@ -56,7 +80,7 @@ static int64_t pick(int64_t own, int64_t all, int64_t otherwise)
     return own != 0 ? own : all != 0 ? all : otherwise;
 }
 
-static wf_status geometry(const wf_pool_opts *o, const char *name, wf_pool_geom *g)
+wf_status wf_pool_geometry(const wf_pool_opts *o, const char *name, wf_pool_geom *g)
 {
     bool own_pads = false;
     for (int d = 0; d < 3; d++)
@@ -91,7 +115,9 @@ static void note_options(wf_layer *layer, const wf_pool_state *s)
     const wf_pool_geom *g = &s->geom;
     wf_layer_note(layer, "%s of kind %d%s", s->name, (int)g->kind, s->ceil ? ", ceil_mode" : "");
     wf_boundary_note(layer, &s->opts.boundary, g->nd);
-    for (int d = 0; d < g->nd; d++) {
+    for (int d = 0; d < s->size.rank; d++)
+        wf_layer_note(layer, ", size %lld", (long long)s->size.dim[d]);
+    for (int d = 0; d < g->nd && !g->adaptive; d++) {
         const wf_window w = wf_pool_window(g, d);
         wf_layer_note(layer, ", dimension %d: kernel %lld, stride %lld, dilation %lld, pads %lld and %lld", d,
                       (long long)w.kernel, (long long)w.stride, (long long)w.dilation, (long long)w.pad_lo,
@@ -111,7 +137,7 @@ wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name
         /* Counted or not is decided by the kind, so that kernels do not ask for each element. */
         if (pool == WF_POOL_AVG && o->count_include_pad)
             s.geom.kind = WF_POOL_AVG_PADDED;
-        WF_TRY_NULL(geometry(o, name, &s.geom));
+        WF_TRY_NULL(wf_pool_geometry(o, name, &s.geom));
         WF_TRY_NULL(wf_boundary_check_layer(name, &o->boundary, nd));
     }
     wf_layer *layer = wf_layer_new(ctx, kind, bytes + wf_boundary_list_bytes(&s.opts.boundary));
@@ -120,5 +146,24 @@ wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name
     wf_boundary_keep_list(&s.opts.boundary, (char *)layer->state + bytes);
     *(wf_pool_state *)layer->state = s;
     note_options(layer, &s);
+    return layer;
+}
+
+wf_layer *wf_pool_adaptive_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, wf_shape size, size_t bytes)
+{
+    wf_resize_opts opts;
+    if (!ctx)
+        return NULL;
+    WF_TRY_NULL(wf_adaptive_opts(name, size, &opts));
+    for (int d = 0; d < size.rank; d++)
+        WF_CHECK_NULL(size.dim[d] >= 0 && size.dim[d] <= MOST_PLACES, WF_ERR_ARGUMENT,
+                      "%s: size is %lld in spatial dimension %d, should be 0 to %lld", name, (long long)size.dim[d], d,
+                      (long long)MOST_PLACES);
+    wf_layer *layer = wf_layer_new(ctx, kind, bytes);
+    if (!layer)
+        return NULL;
+    wf_pool_state *s = layer->state;
+    *s = (wf_pool_state){.name = name, .geom = {.kind = WF_POOL_MAX, .nd = size.rank, .adaptive = true}, .size = size};
+    note_options(layer, s);
     return layer;
 }

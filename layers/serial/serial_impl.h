@@ -164,6 +164,7 @@ typedef struct wf_pool_state {
     wf_pool_opts opts; /* as they were given */
     wf_pool_geom geom; /* nd 0: one window over the whole input */
     bool ceil;
+    wf_shape size; /* adaptive: the outputs of each spatial dimension, 0: as many as inputs; else rank 0 */
 } wf_pool_state;
 
 extern const wf_layer_kind wf_pool_serial;
@@ -171,6 +172,10 @@ extern const wf_layer_kind wf_pool_serial;
 /* A layer of this kind whose state is `bytes` long and starts with a wf_pool_state. opts NULL: a global pool, nd 0. */
 wf_layer *wf_pool_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, wf_pool_kind pool, int nd,
                         const wf_pool_opts *opts, size_t bytes);
+/* An adaptive maximum, whose state is as long. */
+wf_layer *wf_pool_adaptive_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *name, wf_shape size, size_t bytes);
+/* Kernels, strides, dilations and pads of geom->nd dimensions. Checks them. */
+wf_status wf_pool_geometry(const wf_pool_opts *opts, const char *name, wf_pool_geom *geom) WF_NODISCARD;
 wf_window wf_pool_window(const wf_pool_geom *geom, int d);
 /* Geometry and output for x as if it had this shape (the global one). Checks x. */
 wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_pool_geom *geom,
@@ -180,8 +185,15 @@ wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf
 typedef struct wf_pool_call {
     wf_window_op_call plain;
     wf_pool_geom geom;
+    const wf_tensor *places; /* forward writes them there, counted in the whole image; NULL: not wanted */
 } wf_pool_call;
-/* The kernels, and the map but for its lengths. */
+/* The layer takes maxima, whose places can be told: a check for `wf_max_pool_with_places`. */
+wf_status wf_pool_check_places(const wf_layer *layer) WF_NODISCARD;
+/* Uninitialised places of y; NULL for NULL. */
+wf_tensor *wf_pool_new_places(const wf_tensor *y);
+/* Forward of the serial layer; *places is NULL or a handle to be freed. places NULL: they are not wanted. */
+wf_var *wf_pool_run(wf_layer *layer, wf_var *x, wf_tensor **places);
+/* The kernels, and the map but for its lengths: of this kind, or that of the adaptive windows. */
 wf_pool_call wf_pool_call_of(const wf_pool_geom *geom, wf_index_map_kind kind);
 
 /* What the serial and the spatial form of upsampling share. */

@@ -5,7 +5,8 @@ struct bench_slots {
     wf_ctx *ctx;
     wf_array x, y, z, dy;           /* of the whole shape */
     wf_array half;                  /* with half the pixels of each side */
-    wf_array index;                 /* of half's shape */
+    wf_array index, places;         /* of half's shape; places are those of the maxima */
+    wf_array taken;                 /* of the whole shape */
     wf_array sum, loss, labels;     /* channels; a scalar; rows */
     wf_array tap_start, tap_weight; /* of rows, each of two of half as many */
     wf_array row, log_sum;          /* numbers of pixels in a mixed order; of attention */
@@ -145,6 +146,29 @@ static wf_status slot_average_back(void *p)
 {
     const bench_slots *s = p;
     return pooling(s, &s->average, true);
+}
+
+static wf_status slot_places(void *p)
+{
+    const bench_slots *s = p;
+    wf_places_args args = {.nd = 2, .index = &s->index, .y = &s->places};
+    for (int d = 0; d < 2; d++)
+        args.length[d] = args.whole[d] = s->x.shape.dim[2 + d];
+    return s->ctx->k->pool_places(s->ctx, &args);
+}
+
+static wf_status slot_unpool(void *p)
+{
+    const bench_slots *s = p;
+    const wf_unpool_args args = {.places = &s->places, .index = &s->index, .taken = &s->taken};
+    WF_TRY(s->ctx->k->unpool_index(s->ctx, &args));
+    return s->ctx->k->pick_pixels(s->ctx, &s->half, &s->taken, &s->y);
+}
+
+static wf_status slot_unpool_back(void *p)
+{
+    const bench_slots *s = p;
+    return s->ctx->k->pick_pixels(s->ctx, &s->x, &s->index, &s->half);
 }
 
 static wf_status resample(const bench_slots *s, const wf_resample_geom *geom, bool back)
@@ -374,6 +398,9 @@ const bench_slot bench_slot_table[] = {{"fill", 1, false, slot_fill},
                                        {"max pooling, backward", 1.5, false, slot_max_back},
                                        {"average pooling", 1.25, false, slot_average},
                                        {"average pooling, backward", 1.25, false, slot_average_back},
+                                       {"places of maxima", 0.75, false, slot_places},
+                                       {"unpooling", 4, false, slot_unpool},
+                                       {"unpooling, backward", 1.5, false, slot_unpool_back},
                                        {"linear upsampling", 1.25, false, slot_linear},
                                        {"linear upsampling, backw.", 1.25, false, slot_linear_back},
                                        {"nearest upsampling", 1.25, false, slot_nearest},
@@ -469,6 +496,8 @@ bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
     for (int i = 0; i < 7; i++)
         s->state[i] = bench_array(ctx, i < 4 ? wide : dtype, WF_SHAPE(all / 4));
     s->index = zeros(ctx, WF_I32, wf_order_default(4), half);
+    s->places = zeros(ctx, WF_I64, wf_order_default(4), half);
+    s->taken = zeros(ctx, WF_I32, wf_order_default(4), shape);
     s->labels = zeros(ctx, WF_U8, WF_ROW_MAJOR, WF_SHAPE(n, h, h));
     s->random = (wf_random){.seed = 3, .global = shape, .box = wf_box_of_shape(shape)};
     s->relu = (wf_epilogue){.act = WF_ACT_LEAKY_RELU, .slope = 0.2};
@@ -497,7 +526,8 @@ bench_slots *bench_slots_open(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
 
 void bench_slots_close(bench_slots *s)
 {
-    wf_array *const arrays[] = {&s->x, &s->y, &s->z, &s->dy, &s->half, &s->sum, &s->loss, &s->index, &s->labels};
+    wf_array *const arrays[] = {&s->x,    &s->y,     &s->z,      &s->dy,    &s->half,  &s->sum,
+                                &s->loss, &s->index, &s->places, &s->taken, &s->labels};
     wf_array *const of_gates[] = {&s->input, &s->recurrent, &s->gates};
     bench_array_free(s->ctx, &s->log_sum);
     wf_pool_give(s->ctx, s->row.data, 0);

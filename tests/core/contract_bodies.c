@@ -2,6 +2,8 @@
 #include "tests/core/contract_bodies.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 int64_t conv_length(int64_t in, int64_t lo, int64_t hi, int64_t kernel, int64_t stride, int64_t dilation)
 {
@@ -212,6 +214,8 @@ static wf_shape pool_output(const pool_case *t)
 {
     const wf_pool_geom *const g = &t->geom;
     int64_t out[3];
+    if (g->adaptive)
+        return spatial_shape(t->n, t->c, g->nd, t->out);
     for (int d = 0; d < g->nd; d++) {
         const int64_t more = t->ceil ? g->stride[d] - 1 : 0;
         out[d] = conv_length(t->in[d], g->pad_lo[d], g->pad_hi[d] + more, g->kernel[d], g->stride[d], g->dilation[d]);
@@ -230,6 +234,10 @@ static void pool_note(run *r, const pool_case *t)
         used += snprintf(r->note + used, sizeof r->note - (size_t)used, " | in %lld k %lld s %lld d %lld p %lld,%lld",
                          (long long)t->in[d], (long long)g->kernel[d], (long long)g->stride[d],
                          (long long)g->dilation[d], (long long)g->pad_lo[d], (long long)g->pad_hi[d]);
+    for (int d = 0; d < g->nd && g->adaptive; d++)
+        used +=
+            snprintf(r->note + used, sizeof r->note - (size_t)used, " | %lld from %lld of %lld over %lld",
+                     (long long)t->out[d], (long long)g->out_lo[d], (long long)g->outputs[d], (long long)g->inputs[d]);
 }
 
 void pool_body(run *r)
@@ -251,6 +259,49 @@ void pool_body(run *r)
     if (indexed)
         run_result(r, &index, 0);
     run_result(r, &dx, 2);
+}
+
+static wf_array pixel_numbers(run *r, const places_case *t, wf_dtype dtype, const int64_t *length, int64_t least)
+{
+    const wf_shape shape = spatial_shape(t->n, t->c, t->nd, t->small);
+    const int64_t pixels = wf_shape_count(spatial_shape(1, 1, t->nd, length)), count = wf_shape_count(shape);
+    double *value = calloc((size_t)count + 1, sizeof *value);
+    for (int64_t i = 0; i < count; i++)
+        value[i] = (double)test_int(&r->rng, least, t->equal ? pixels / 9 : pixels - 1);
+    const wf_array a = run_array(r, dtype, shape, WF_CHANNELS_LAST, value);
+    free(value);
+    return a;
+}
+
+void places_body(run *r)
+{
+    const places_case *const t = r->args;
+    const wf_shape small = spatial_shape(t->n, t->c, t->nd, t->small),
+                   large = spatial_shape(t->n, t->c, t->nd, t->large);
+    char text[2][WF_SHAPE_TEXT];
+    snprintf(r->note, sizeof r->note, "%s in %s of %s, equal %d, lo %d %d %d", wf_shape_text(small, text[0]),
+             wf_shape_text(large, text[1]), wf_dtype_name(t->dtype), t->equal, (int)t->lo[0], (int)t->lo[1],
+             (int)t->lo[2]);
+    const wf_array x = run_in(r, small, WF_CHANNELS_LAST, -1, 1), dy = run_in(r, large, WF_CHANNELS_LAST, -1, 1);
+    const wf_array places = pixel_numbers(r, t, t->dtype, t->large, 0),
+                   in_box = pixel_numbers(r, t, WF_I32, t->length, -1);
+    const wf_array y = run_out(r, large, WF_CHANNELS_LAST, false), dx = run_out(r, small, WF_CHANNELS_LAST, false);
+    const wf_array whole = run_array(r, WF_I64, small, WF_CHANNELS_LAST, NULL);
+    const wf_array index = run_array(r, WF_I32, small, WF_CHANNELS_LAST, NULL);
+    const wf_array taken = run_array(r, WF_I32, large, WF_CHANNELS_LAST, NULL);
+    wf_places_args args = {.nd = t->nd, .index = &in_box, .y = &whole};
+    memcpy(args.lo, t->lo, sizeof args.lo);
+    memcpy(args.length, t->length, sizeof args.length);
+    memcpy(args.whole, t->large, sizeof args.whole);
+    run_call(r, r->k->pool_places(r->ctx, &args));
+    run_call(r, r->k->unpool_index(r->ctx, &(wf_unpool_args){.places = &places, .index = &index, .taken = &taken}));
+    run_call(r, r->k->pick_pixels(r->ctx, &x, &taken, &y));
+    run_call(r, r->k->pick_pixels(r->ctx, &dy, &index, &dx));
+    run_result(r, &whole, 0);
+    run_result(r, &index, 0);
+    run_result(r, &taken, 0);
+    run_result(r, &y, 0);
+    run_result(r, &dx, 0);
 }
 
 void resample_body(run *r)

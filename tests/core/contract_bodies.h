@@ -28,8 +28,18 @@ typedef struct stack_case {
 typedef struct pool_case {
     wf_pool_geom geom;
     int64_t n, c, in[3];
+    int64_t out[3]; /* of an adaptive pool */
     bool ceil, without_index, accumulate;
 } pool_case;
+
+/* Places of a smaller image in a larger one. */
+typedef struct places_case {
+    int nd;
+    int64_t n, c, small[3], large[3];
+    int64_t lo[3], length[3]; /* a box of the larger image */
+    wf_dtype dtype;           /* of the places */
+    bool equal;               /* many are */
+} places_case;
 
 typedef struct resample_case {
     wf_resample_geom geom;
@@ -86,6 +96,7 @@ void matmul_stack_body(run *r); /* takes a stack_case */
 
 /* Take a pool_case and a resample_case; each runs both directions. */
 void pool_body(run *r);
+void places_body(run *r); /* takes a places_case */
 void resample_body(run *r);
 void taps_body(run *r);
 /* Outputs [out_lo, out_lo + y) of the whole, and the inputs that they read with up to one more at either end. */

@@ -227,6 +227,76 @@ static pool_case random_pool(test_rng *rng)
     return t;
 }
 
+/* Some of the windows of a whole, and what they read with up to one input more at either end. */
+static pool_case random_adaptive(test_rng *rng)
+{
+    pool_case t = random_pool(rng);
+    wf_pool_geom *const g = &t.geom;
+    g->adaptive = true;
+    for (int d = 0; d < g->nd; d++) {
+        g->inputs[d] = test_int(rng, 1, 12);
+        g->outputs[d] = test_int(rng, 1, 12);
+        g->out_lo[d] = test_int(rng, 0, g->outputs[d] - 1);
+        t.out[d] = test_int(rng, 1, g->outputs[d] - g->out_lo[d]);
+        const int64_t lo = wf_pool_adaptive(g, d, 0).lo, hi = wf_pool_adaptive(g, d, t.out[d] - 1).hi;
+        g->in_lo[d] = lo - (lo > 0 && test_int(rng, 0, 1));
+        t.in[d] = hi + (hi < g->inputs[d] && test_int(rng, 0, 1)) - g->in_lo[d];
+        g->kernel[d] = g->inputs[d] / g->outputs[d] + 2;
+        g->stride[d] = g->dilation[d] = 1;
+        g->pad_lo[d] = g->pad_hi[d] = 0;
+    }
+    return t;
+}
+
+static void pool_adaptive(void)
+{
+    for (uint64_t i = 0; i < 60; i++) {
+        test_rng rng = {contract_seed() * 7000 + i};
+        const pool_case t = random_adaptive(&rng);
+        contract_check("adaptive pool", pool_body, &t, rng.state);
+    }
+}
+
+static void pool_places(void)
+{
+    static const wf_dtype types[] = {WF_U8, WF_I32, WF_I64};
+    for (uint64_t i = 0; i < 40; i++) {
+        test_rng rng = {contract_seed() * 9000 + i};
+        places_case t = {.nd = (int)test_int(&rng, 1, 3), .dtype = types[i % 3], .equal = i % 2};
+        t.n = test_int(&rng, 0, 7) ? test_int(&rng, 1, 3) : 0;
+        t.c = test_int(&rng, 0, 9) ? test_int(&rng, 1, 40) : 0;
+        for (int d = 0; d < t.nd; d++) {
+            t.large[d] = test_int(&rng, 1, 6);
+            t.small[d] = test_int(&rng, 1, 5);
+            t.lo[d] = i % 4 == 3 || d == 0 ? test_int(&rng, 0, t.large[d] - 1) : 0;
+            t.length[d] = i % 4 == 3 || d == 0 ? test_int(&rng, 1, t.large[d] - t.lo[d]) : t.large[d];
+        }
+        contract_check("places", places_body, &t, rng.state);
+    }
+}
+
+/* A number that is no place is an error of this call, or of the next one that reads. */
+static void wrong_places(void)
+{
+    wf_ctx *const contexts[] = {contract_ref(), contract_device()};
+    for (int i = 0; i < 2; i++) {
+        run r = run_on(contexts[i], WF_F32);
+        const wf_array places = run_array(&r, WF_I64, WF_SHAPE(1, 1, 2), LAST, LIST(1, 5));
+        const wf_array index = run_array(&r, WF_I32, WF_SHAPE(1, 1, 2), LAST, LIST(0, 0));
+        const wf_array taken = run_array(&r, WF_I32, WF_SHAPE(1, 1, 5), LAST, LIST(0, 0, 0, 0, 0));
+        int32_t host[2];
+        wf_status status =
+            r.k->unpool_index(r.ctx, &(wf_unpool_args){.places = &places, .index = &index, .taken = &taken});
+        if (status == WF_OK)
+            status = r.k->to_host(r.ctx, host, index.data, sizeof host);
+        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), "index 5 in place 1 is outside [0, 5)"),
+                  "%s: %s", r.k->name, wf_error_message());
+        wf_error_clear();
+        WF_EXPECT_OK(r.k->to_host(r.ctx, host, index.data, sizeof host));
+        run_free(&r);
+    }
+}
+
 static void pool_random(void)
 {
     for (uint64_t i = 0; i < 150; i++) {
@@ -337,6 +407,9 @@ int main(int argc, char **argv)
                                        {"matmul_stack", matmul_stack},
                                        {"pool_fixed", pool_fixed},
                                        {"pool_random", pool_random},
+                                       {"pool_adaptive", pool_adaptive},
+                                       {"pool_places", pool_places},
+                                       {"wrong_places", wrong_places},
                                        {"resample", resample},
                                        {"taps", taps},
                                        {"bias_backward", bias_backward},

@@ -162,6 +162,53 @@ static void pooling_edges(run *r)
     expect(r, "index", &index, LIST(-1, 0, 3, 4));
 }
 
+/* Rows 1 to 2 of a picture of 3 x 3, by itself; and of four elements of two channels two that ask for pixel 1. */
+static void places(run *r)
+{
+    const wf_shape two = WF_SHAPE(1, 2, 2), three = WF_SHAPE(1, 2, 3);
+    const wf_array index = run_array(r, WF_I32, WF_SHAPE(1, 1, 1, 4), LAST, LIST(0, 3, -1, 2));
+    const wf_array whole = run_array(r, WF_I64, WF_SHAPE(1, 1, 1, 4), LAST, NULL);
+    wf_places_args args = {.nd = 2, .index = &index, .y = &whole, .length = {2, 2}, .lo = {1, 1}, .whole = {3, 3}};
+    run_call(r, r->k->pool_places(r->ctx, &args));
+    expect(r, "places of the whole", &whole, LIST(4, 8, -1, 7));
+    const wf_array x = run_array(r, r->dtype, two, LAST, LIST(1, 2, 3, 4));
+    const wf_array at = run_array(r, WF_I64, two, LAST, LIST(1, 0, 1, 2)); /* channel 0: 1, 1; channel 1: 0, 2 */
+    const wf_array kept = run_array(r, WF_I32, two, LAST, NULL), taken = run_array(r, WF_I32, three, LAST, NULL);
+    const wf_array y = run_out(r, three, LAST, false), dx = run_out(r, two, LAST, false);
+    const wf_array dy = run_array(r, r->dtype, three, LAST, LIST(10, 20, 30, 40, 50, 60));
+    run_call(r, r->k->unpool_index(r->ctx, &(wf_unpool_args){.places = &at, .index = &kept, .taken = &taken}));
+    expect(r, "taken", &taken, LIST(-1, 0, 1, -1, -1, 1));
+    expect(r, "kept", &kept, LIST(-1, 0, 1, 2));
+    run_call(r, r->k->pick_pixels(r->ctx, &x, &taken, &y));
+    run_call(r, r->k->pick_pixels(r->ctx, &dy, &kept, &dx));
+    expect(r, "y", &y, LIST(0, 2, 3, 0, 0, 4));
+    expect(r, "dx", &dx, LIST(0, 20, 30, 60));
+}
+
+/* Windows of PyTorch's adaptive pool of 3 outputs over 5 inputs, 1 and 2 of which are here: [1, 4) and [3, 5). */
+static void adaptive_windows(run *r)
+{
+    const wf_pool_geom g = {.kind = WF_POOL_MAX,
+                            .nd = 1,
+                            .kernel = {3},
+                            .stride = {1},
+                            .dilation = {1},
+                            .adaptive = true,
+                            .inputs = {5},
+                            .outputs = {3},
+                            .in_lo = {1},
+                            .out_lo = {1}};
+    const wf_array x = run_array(r, r->dtype, WF_SHAPE(1, 1, 4), LAST, LIST(5, 3, 4, 1));
+    const wf_array y = run_out(r, WF_SHAPE(1, 1, 2), LAST, false), dx = run_out(r, WF_SHAPE(1, 1, 4), LAST, false);
+    const wf_array dy = run_array(r, r->dtype, WF_SHAPE(1, 1, 2), LAST, LIST(10, 20));
+    const wf_array index = run_out_of(r, WF_I32, WF_I32, WF_SHAPE(1, 1, 2), LAST, false);
+    run_call(r, r->k->pool_forward(r->ctx, &(wf_pool_args){.geom = &g, .x = &x, .y = &y, .index = &index}));
+    expect(r, "y", &y, LIST(5, 4));
+    expect(r, "index", &index, LIST(0, 2));
+    run_call(r, r->k->pool_backward(r->ctx, &(wf_pool_args){.geom = &g, .x = &dx, .y = &dy, .index = &index}));
+    expect(r, "dx", &dx, LIST(10, 0, 20, 0));
+}
+
 static void normalisation(run *r)
 {
     const wf_dtype wide = run_wide(r);
@@ -417,6 +464,8 @@ BOTH(conv_groups)
 BOTH(conv_adjoint)
 BOTH(pooling)
 BOTH(pooling_edges)
+BOTH(places)
+BOTH(adaptive_windows)
 BOTH(normalisation)
 BOTH(normalisation_back)
 BOTH(losses)
@@ -435,6 +484,8 @@ int main(int argc, char **argv)
                                        {"conv_of_part_is_part", conv_of_part_is_part},
                                        {"pooling", pooling_both},
                                        {"pooling_edges", pooling_edges_both},
+                                       {"places", places_both},
+                                       {"adaptive_windows", adaptive_windows_both},
                                        {"normalisation", normalisation_both},
                                        {"normalisation_back", normalisation_back_both},
                                        {"losses", losses_both},

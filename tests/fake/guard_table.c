@@ -199,6 +199,8 @@ static guard_value save_count(wf_count count)
     F(I, rows) F(I, places) F(I, channels) F(I, groups) F(I, size) F(I, first) F(D, count) F(D, eps) F(I, about_zero)  \
     F(P, x) F(P, y) F(P, dy) F(P, dx) F(P, gamma) F(P, beta) F(P, stats) F(P, sums) F(P, dgamma) F(P, dbeta)
 #define EACH_OF(F, field) F(I, field[0]) F(I, field[1]) F(I, field[2])
+#define FIELDS_places(F) F(I, nd) F(P, index) F(P, y) EACH_OF(F, length) EACH_OF(F, lo) EACH_OF(F, whole)
+#define FIELDS_unpool(F) F(P, places) F(P, index) F(P, taken)
 #define FIELDS_attention(F)                                                                                            \
     F(I, heads) F(D, scale) F(P, q) F(P, k) F(P, v) F(P, y) F(P, lse) F(P, dy) F(P, dq) F(P, dk) F(P, dv) F(P, bias)   \
     F(P, index) F(P, dbias) F(P, mask) F(P, lengths) F(P, q_region) F(P, k_region) F(I, causal) F(I, first_query)      \
@@ -300,6 +302,9 @@ SLOT_OF(matmul, matmul)
 SLOT_OF(matmul_stack, matmul_stack)
 SLOT_OF(pool, pool_forward)
 SLOT_OF(pool, pool_backward)
+SLOT_OF(places, pool_places)
+SLOT_OF(unpool, unpool_index)
+SLOT(3, pick_pixels, (CTX, ARRAY *a, ARRAY *b, ARRAY *c), (P(0), P(1), P(2)), a, b, c)
 SLOT_OF(resample, resample_forward)
 SLOT_OF(resample, resample_backward)
 SLOT_OF(taps, taps)
@@ -446,7 +451,7 @@ static wf_kernels filled(void)
 #define TAKE(slot) k.slot = guard_##slot
     TAKE(copy), TAKE(fill), TAKE(random), TAKE(conv_forward), TAKE(conv_backward_data), TAKE(conv_backward_filter);
     TAKE(bias_backward), TAKE(epilogue_backward), TAKE(matmul), TAKE(matmul_stack), TAKE(pool_forward),
-        TAKE(pool_backward);
+        TAKE(pool_backward), TAKE(pool_places), TAKE(unpool_index), TAKE(pick_pixels);
     TAKE(resample_forward), TAKE(resample_backward), TAKE(taps), TAKE(norm_stats), TAKE(norm_forward),
         TAKE(norm_backward_stats);
     TAKE(norm_backward), TAKE(norm_part), TAKE(norm_merge), TAKE(norm_finish), TAKE(group_norm_stats);

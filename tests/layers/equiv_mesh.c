@@ -247,6 +247,7 @@ static void images(void)
         {"nearest", UPSAMPLE, 2, 2, {4, 5}, .upsample = {.scale = 2}},
         {"linear", UPSAMPLE, 2, 2, {4, 5}, .upsample = {.mode = WF_UPSAMPLE_LINEAR}},
         {"area", RESIZE, 2, 2, {5, 8}, .resize = {.size = {3, 7}, .mode = WF_RESIZE_AREA}},
+        {"largest", RESIZE, 2, 2, {5, 8}, .resize = {.size = {3, 7}, .mode = WF_RESIZE_AREA}, .largest = true},
         {"global max", GLOBAL_MAX, 2, 2, {6, 7}, .conv = {0}},
         {"global average", GLOBAL_AVG, 2, 2, {6, 7}, .conv = {0}},
     };
@@ -302,6 +303,87 @@ static void lp_pools(void)
     every_grid(&g, lp_pool);
 }
 
+/* The maxima and a hundredth of their places, which are those in the whole image. */
+static wf_var *add_places(wf_layer *self, void *user, wf_var *x)
+{
+    wf_var *places, *y = wf_max_pool_with_places(wf_layer_child(self, "pool"), x, &places);
+    (void)user;
+    return wf_add(y, wf_scale(wf_cast(places, wf_tensor_dtype(wf_value(x))), 0.01));
+}
+
+static wf_layer *places_of(wf_layer *pool, const wf_mesh *mesh)
+{
+    wf_layer *module = wf_module(run.ctx, add_places, NULL);
+    wf_module_add(module, "pool", pool);
+    if (mesh)
+        WF_EXPECT_OK(wf_parallelize(module, mesh, WF_PARALLEL_SPATIAL));
+    return module;
+}
+
+/* Back into the image, of which each rank has some samples and channels: pixels that are cut are refused. */
+static wf_var *put_back(wf_layer *self, void *user, wf_var *x)
+{
+    const wf_shape shape = wf_var_shape(x);
+    wf_var *places, *y = wf_max_pool_with_places(wf_layer_child(self, "pool"), x, &places);
+    (void)user;
+    return wf_max_unpool(wf_mul(y, y), places, (wf_pool_opts){0}, WF_SHAPE(shape.dim[2], shape.dim[3]));
+}
+
+static wf_layer *unpool_of(const geometry *g)
+{
+    wf_layer *module = wf_module(run.ctx, put_back, NULL);
+    wf_module_add(module, "pool", serial_layer(g));
+    return module;
+}
+
+static void refuse_cut_pixels(const subject *s, test_rng *rng)
+{
+    wf_tensor *whole = random_tensor(s->layout.global, rng), *part = part_of(whole, s->layout);
+    wf_var *x = wf_input(run.tape, part), *at = wf_cast(wf_scale(x, 0), WF_I64);
+    wf_var *y = wf_max_unpool(x, at, (wf_pool_opts){.kernel = 2}, (wf_shape){0});
+    WF_EXPECT(!y && strstr(wf_error_message(), "max_unpool needs all pixels of an image, and its input is"), "%s: %s",
+              s->name, wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_tape_reset(run.tape));
+    wf_tensor_free(part);
+    wf_tensor_free(whole);
+}
+
+static void places_on(const geometry *g, wf_mesh_opts grid, int number)
+{
+    char name[160];
+    test_rng rng = {.state = (uint64_t)number};
+    const wf_mesh *mesh = mesh_of(grid);
+    const bool cut = grid.height > 1 || grid.width > 1;
+    const wf_shape shape = WF_SHAPE(g->n, 11, g->length[0], g->length[1]);
+    describe(name, sizeof name, g, grid);
+    subject s = {.name = name,
+                 .mesh = mesh,
+                 .layout = random_layout(mesh, shape, HELD_BLOCKS, &rng),
+                 .serial = places_of(serial_layer(g), NULL),
+                 .mine = places_of(serial_layer(g), mesh)};
+    compare(&s, &rng);
+    s.layout = random_layout(mesh, shape, HELD_BLOCKS, &rng);
+    if (cut) {
+        refuse_cut_pixels(&s, &rng);
+        return;
+    }
+    s.serial = unpool_of(g);
+    s.mine = unpool_of(g);
+    compare(&s, &rng);
+}
+
+static void places(void)
+{
+    static const geometry list[] = {
+        {"places", MAX_POOL, 2, 3, {9, 10}, .pool = {.kernel = 3, .stride = 2, .pad = 1, .ceil_mode = true}},
+        {"places, adaptive", RESIZE, 2, 2, {7, 8}, .resize = {.size = {4, 3}, .mode = WF_RESIZE_AREA}, .largest = true},
+        {"places, global", GLOBAL_MAX, 2, 2, {6, 7}, .conv = {0}},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        every_grid(&list[i], places_on);
+}
+
 /* Random geometries. */
 
 static wf_mesh_opts draw_grid(const geometry *g, test_rng *rng)
@@ -347,6 +429,7 @@ static void every(const char *device, wf_dtype dtype, wf_dtype compute, double t
     images();
     norms();
     lp_pools();
+    places();
     random_geometries();
     close_run();
 }

@@ -294,6 +294,7 @@ static void fixed_resizes(void)
                                           {.size = {3, 0, 2}, .mode = WF_RESIZE_AREA}};
     for (size_t i = 0; i < sizeof opts / sizeof *opts; i++)
         on_every_grid(&(const geometry){"resize", RESIZE, 2, 2, {5, 8}, .resize = opts[i]}, i == 3);
+    on_every_grid(&(const geometry){"adaptive max", RESIZE, 2, 2, {5, 8}, .resize = opts[3], .largest = true}, true);
 }
 
 /* Random geometries. */

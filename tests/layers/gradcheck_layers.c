@@ -396,6 +396,41 @@ static void patches(void)
                 WF_SHAPE(1, 1, 3, 6));
 }
 
+/* A picture of the maxima alone, and the maxima themselves where places meet twice. */
+static wf_var *there_and_back(wf_layer *self, void *user, wf_var *x)
+{
+    const wf_pool_opts *opts = user;
+    wf_shape size = {0};
+    wf_var *places, *y = wf_max_pool_with_places(wf_layer_child(self, "pool"), x, &places);
+    const wf_shape shape = wf_var_shape(x);
+    size.rank = opts ? 0 : shape.rank - 2;
+    for (int d = 0; d < size.rank; d++)
+        size.dim[d] = shape.dim[2 + d];
+    return wf_max_unpool(wf_mul(y, y), places, opts ? *opts : (wf_pool_opts){0}, size);
+}
+
+/* With options the size follows from them. */
+static wf_layer *unpooled(wf_layer *pool, const wf_pool_opts *opts)
+{
+    wf_layer *module = wf_module(ctx, there_and_back, (void *)opts);
+    wf_module_add(module, "pool", pool);
+    return module;
+}
+
+static void places(void)
+{
+    static const wf_pool_opts strided = {.kernel = 3, .stride = 2, .pad = 1}, plain = {.kernel = 2};
+    check_layer("adaptive max 1-d", wf_adaptive_max_pool(ctx, WF_SHAPE(3)), WF_SHAPE(2, 3, 7));
+    check_layer("adaptive max 2-d", wf_adaptive_max_pool(ctx, WF_SHAPE(7, 0)), WF_SHAPE(2, 3, 5, 4));
+    check_layer("adaptive max 3-d", wf_adaptive_max_pool(ctx, WF_SHAPE(2, 1, 3)), WF_SHAPE(2, 2, 3, 4, 2));
+    check_layer("unpool 1-d", unpooled(wf_max_pool1d(ctx, plain), &plain), WF_SHAPE(2, 3, 8));
+    check_layer("unpool 2-d", unpooled(wf_max_pool2d(ctx, plain), NULL), WF_SHAPE(2, 3, 5, 7));
+    check_layer("unpool 3-d", unpooled(wf_max_pool3d(ctx, plain), &plain), WF_SHAPE(1, 2, 4, 2, 6));
+    check_layer("unpool, equal places", unpooled(wf_max_pool2d(ctx, strided), NULL), WF_SHAPE(2, 3, 5, 7));
+    check_layer("unpool, global", unpooled(wf_global_max_pool(ctx), NULL), WF_SHAPE(2, 3, 4, 3));
+    check_layer("unpool, adaptive", unpooled(wf_adaptive_max_pool(ctx, WF_SHAPE(4, 3)), NULL), WF_SHAPE(2, 3, 5, 5));
+}
+
 static void pooling(void)
 {
     const wf_pool_opts plain = {.kernel = 2}, strided = {.kernel = 3, .stride = 2, .pad = 1};
@@ -508,6 +543,7 @@ int main(int argc, char **argv)
                                                {"neighbourhoods", neighbourhoods},
                                                {"recurrent", recurrent},
                                                {"pooling", pooling},
+                                               {"places", places},
                                                {"composed", composed},
                                                {"skips_and_ties", skips_and_ties},
                                                {0}});

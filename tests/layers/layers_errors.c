@@ -93,6 +93,54 @@ static void other_options(void)
     refused(wf_module(ctx, NULL, NULL), WF_ERR_ARGUMENT, "wf_module");
 }
 
+/* Pooling with places of zeros, by a layer that it frees. */
+static void places_refused(wf_layer *layer, wf_status code, const char *text)
+{
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(2, 3, 8, 8));
+    WF_EXPECT_OK(wf_tensor_fill(x, 0));
+    wf_var *const in = wf_input(tape, x), *places = in;
+    wf_var *y = wf_max_pool_with_places(layer, in, &places);
+    WF_EXPECT(!places, "there are places");
+    refused(y, code, text);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_layer_free(layer);
+}
+
+/* Zeros [2,3,4,4] by places of another type and shape, which are all `place`. */
+static void unpool_refused(wf_dtype dtype, wf_shape shape, double place, wf_pool_opts opts, wf_shape size,
+                           wf_status code, const char *text)
+{
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(2, 3, 4, 4)), *at = wf_tensor_new(ctx, dtype, shape);
+    WF_EXPECT_OK(wf_tensor_fill(x, 0));
+    WF_EXPECT_OK(wf_tensor_fill(at, place));
+    refused(wf_max_unpool(wf_input(tape, x), wf_input(tape, at), opts, size), code, text);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(at);
+}
+
+static void places(void)
+{
+    const wf_pool_opts k2 = {.kernel = 2}, round = {.kernel = 3, .pad = 1, .boundary = {.edge = WF_EDGE_CIRCULAR}};
+    const wf_shape same = WF_SHAPE(2, 3, 4, 4), none = {0};
+    refused(wf_adaptive_max_pool(ctx, WF_SHAPE(1, 2, 3, 4)), WF_ERR_ARGUMENT, "should have 1 to 3 dimensions");
+    refused(wf_adaptive_max_pool(ctx, WF_SHAPE(1, -2)), WF_ERR_ARGUMENT, "size is -2 in spatial dimension 1");
+    places_refused(wf_avg_pool2d(ctx, k2), WF_ERR_ARGUMENT, "an average has no places");
+    places_refused(wf_max_pool2d(ctx, round), WF_ERR_UNSUPPORTED, "beyond the edges");
+    places_refused(wf_lambda(ctx, wf_relu), WF_ERR_ARGUMENT, "should be a layer of maximum pooling");
+    places_refused(wf_max_pool1d(ctx, k2), WF_ERR_SHAPE, "1 spatial");
+    unpool_refused(WF_F32, same, 0, k2, none, WF_ERR_DTYPE, "u8, i32 or i64, not f32");
+    unpool_refused(WF_I64, WF_SHAPE(2, 3, 4, 5), 0, k2, none, WF_ERR_SHAPE, "by places [2,3,4,5]");
+    unpool_refused(WF_I64, same, 0, (wf_pool_opts){0}, none, WF_ERR_ARGUMENT, "max_unpool: kernel 0");
+    unpool_refused(WF_I64, same, 0, (wf_pool_opts){0}, WF_SHAPE(8, 0), WF_ERR_ARGUMENT, "max_unpool: kernel 0");
+    unpool_refused(WF_I64, same, 0, k2, WF_SHAPE(8), WF_ERR_SHAPE, "size [8], should have 2 dimensions");
+    unpool_refused(WF_I64, same, 0, k2, WF_SHAPE(8, -1), WF_ERR_SHAPE, "to -1 pixels in spatial dimension 1");
+    unpool_refused(WF_I64, same, 0, k2, WF_SHAPE(1 << 16, 1 << 16), WF_ERR_UNSUPPORTED, "at most 2147483647 pixels");
+    unpool_refused(WF_I64, same, 64, k2, none, WF_ERR_ARGUMENT, "index 64 in place 0 is outside [0, 64)");
+    unpool_refused(WF_I64, same, -1, k2, none, WF_ERR_ARGUMENT, "index -1 in place 0 is outside [0, 64)");
+}
+
 /* Applies a layer, which it frees, to zeros of this shape. */
 static void apply_refused(wf_layer *layer, wf_dtype dtype, wf_shape shape, wf_status code, const char *text)
 {
@@ -386,6 +434,7 @@ int main(int argc, char **argv)
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"conv_options", conv_options},
                                                {"other_options", other_options},
+                                               {"places", places},
                                                {"inputs", inputs},
                                                {"residuals", residuals},
                                                {"layouts", layouts},

@@ -79,6 +79,11 @@ static inline wf_conv_opts biased(wf_conv_opts opts)
     return opts;
 }
 
+static inline wf_shape adaptive_size(const geometry *g)
+{
+    return (wf_shape){.rank = g->nd, .dim = {g->resize.size[0], g->resize.size[1], g->resize.size[2]}};
+}
+
 static inline wf_layer *serial_layer(const geometry *g)
 {
     static wf_layer *(*const conv[2][3])(wf_ctx *, wf_conv_opts) = {
@@ -92,6 +97,8 @@ static inline wf_layer *serial_layer(const geometry *g)
         return pool[g->kind - MAX_POOL][g->nd - 1](run.ctx, g->pool);
     if (g->kind == UPSAMPLE)
         return up[g->nd - 1](run.ctx, g->upsample);
+    if (g->kind == RESIZE && g->largest)
+        return wf_adaptive_max_pool(run.ctx, adaptive_size(g));
     if (g->kind == RESIZE)
         return wf_resize(run.ctx, g->resize);
     return g->kind == GLOBAL_MAX ? wf_global_max_pool(run.ctx) : wf_global_avg_pool(run.ctx);
@@ -113,6 +120,8 @@ static inline wf_layer *spatial_layer(const wf_mesh *mesh, const geometry *g)
         return pool[g->kind - MAX_POOL][g->nd - 1](mesh, g->pool);
     if (g->kind == UPSAMPLE)
         return up[g->nd - 1](mesh, g->upsample);
+    if (g->kind == RESIZE && g->largest)
+        return wf_spatial_adaptive_max_pool(mesh, adaptive_size(g));
     if (g->kind == RESIZE)
         return wf_spatial_resize(mesh, g->resize);
     return g->kind == GLOBAL_MAX ? wf_spatial_global_max_pool(mesh) : wf_spatial_global_avg_pool(mesh);

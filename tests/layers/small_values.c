@@ -1,5 +1,5 @@
-/* Known values of small layers: layerscale, stochastic depth, positions, embedding; of padding on one side; and
- * truncated normal initial values. */
+/* Known values of small layers: layerscale, stochastic depth, positions, embedding; of padding on one side and places
+ * of maxima; and truncated normal initial values. */
 #include "layers/layers.h"
 #include "tests/optim/optim_model.h"
 #include "tests/test.h"
@@ -196,6 +196,109 @@ static void sides_of_padding(void)
     expect_row(wf_avg_pool1d(ctx, after), NULL, 3, (double[]){1.5, 2.5, 3});
 }
 
+/* y and places of a layer of maxima, and y put back into an image of x's size; both kinds of tape. Frees the layer. */
+static void expect_places(const char *what, wf_layer *pool, wf_shape shape, const double *x, const double *y,
+                          const double *place)
+{
+    wf_tensor *t = wf_tensor_from_host(ctx, WF_F64, shape, x);
+    wf_shape size = {.rank = shape.rank - 2};
+    const int64_t planes = shape.dim[0] * shape.dim[1], pixels = wf_shape_count(shape) / planes;
+    for (int d = 0; d < size.rank; d++)
+        size.dim[d] = shape.dim[2 + d];
+    for (int training = 0; training < 2; training++) {
+        wf_var *places, *out;
+        WF_EXPECT_OK(wf_tape_set_mode(tape, training ? WF_TRAIN : WF_EVAL));
+        out = wf_max_pool_with_places(pool, wf_input(tape, t), &places);
+        wf_var *back = wf_max_unpool(out, places, (wf_pool_opts){0}, size);
+        WF_EXPECT(back && wf_tensor_dtype(wf_value(places)) == WF_I64, "%s: %s", what, wf_error_message());
+        double *v = fetch(wf_value(out)), *p = fetch(wf_value(places)), *b = fetch(wf_value(back));
+        const int64_t n = wf_tensor_count(wf_value(out)), each = n / planes;
+        for (int64_t i = 0; i < n; i++) {
+            WF_EXPECT(v[i] == y[i] && p[i] == place[i], "%s: y[%d] is %g from %g, should be %g from %g", what, (int)i,
+                      v[i], p[i], y[i], place[i]);
+            b[i / each * pixels + (int64_t)place[i]] -= b[i / each * pixels + (int64_t)place[i]] == y[i] ? y[i] : 0;
+        }
+        for (int64_t i = 0; i < planes * pixels; i++)
+            WF_EXPECT(b[i] == 0, "%s: element %d of the other way has %g too much", what, (int)i, b[i]);
+        free(v);
+        free(p);
+        free(b);
+        WF_EXPECT_OK(wf_tape_reset(tape));
+    }
+    WF_EXPECT_OK(wf_tape_set_mode(tape, WF_TRAIN));
+    wf_tensor_free(t);
+    wf_layer_free(pool);
+}
+
+/* The numbers of PyTorch 2.15's max_pool and adaptive_max_pool with return_indices. */
+static void places_as_torch(void)
+{
+    const double x[] = {1, 8, 2, 7, 3, 6, 4, 9, 9, -1, 5, 9, 0, 2, 8};
+    const wf_shape one = WF_SHAPE(1, 1, 3, 5), volume = WF_SHAPE(1, 2, 4, 3, 2);
+    double deep[48];
+    for (int i = 0; i < 48; i++)
+        deep[i] = i * 7 % 11;
+    expect_places("plain", wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 2}), one, x, (double[]){8, 9}, (double[]){1, 7});
+    expect_places("padded", wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 3, .stride = 2, .pad = 1}), one, x,
+                  (double[]){8, 9, 9, 9, 9, 9}, (double[]){1, 7, 8, 11, 7, 8});
+    expect_places("ceil", wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 2, .ceil_mode = true}), one, x,
+                  (double[]){8, 9, 3, 9, 2, 8}, (double[]){1, 7, 4, 11, 13, 14});
+    expect_places("dilated", wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 2, .stride = 1, .dilation = 2}), one, x,
+                  (double[]){5, 9, 8}, (double[]){10, 11, 14});
+    expect_places("global", wf_global_max_pool(ctx), one, x, (double[]){9}, (double[]){7});
+    expect_places("adaptive", wf_adaptive_max_pool(ctx, WF_SHAPE(2, 3)), one, x, (double[]){8, 9, 9, 9, 9, 9},
+                  (double[]){1, 7, 8, 11, 7, 8});
+    expect_places("adaptive, as many rows", wf_adaptive_max_pool(ctx, WF_SHAPE(0, 2)), one, x,
+                  (double[]){8, 7, 9, 9, 9, 8}, (double[]){1, 3, 7, 7, 11, 14});
+    expect_places(
+        "adaptive, more", wf_adaptive_max_pool(ctx, WF_SHAPE(4, 7)), one, x,
+        (double[]){1, 8, 8, 2, 7, 7, 3, 6, 8, 9, 9, 9, 9, 3, 6, 9, 9, 9, 9, 9, 8, 5, 9, 9, 0, 2, 8, 8},
+        (double[]){0, 1, 1, 2, 3, 3, 4, 5, 1, 7, 7, 7, 8, 4, 5, 11, 7, 7, 7, 8, 14, 10, 11, 11, 12, 13, 14, 14});
+    expect_places("volume", wf_max_pool3d(ctx, (wf_pool_opts){.kernel = 2, .stride_nd = {2, 1, 2}}), volume, deep,
+                  (double[]){10, 10, 10, 10, 10, 9, 10, 10}, (double[]){3, 3, 14, 14, 1, 4, 12, 23});
+    expect_places("adaptive volume", wf_adaptive_max_pool(ctx, WF_SHAPE(3, 2, 1)), volume, deep,
+                  (double[]){10, 10, 10, 10, 10, 10, 10, 9, 10, 9, 10, 10},
+                  (double[]){3, 3, 14, 14, 14, 14, 1, 4, 12, 15, 12, 23});
+}
+
+/* 3 and 4 at their places, and the gradient of a sum with weights 1, 2, ... size 0: that of the options, 3. */
+static void expect_unpooled(const double place[2], int64_t size, const double *y, const double dx[2])
+{
+    double weight[8];
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(1, 1, 2), (const double[]){3, 4});
+    wf_tensor *wide = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(1, 1, 2), place);
+    wf_tensor *at = wf_tensor_copy(wide, WF_I32, WF_ROW_MAJOR);
+    wf_var *leaf = wf_leaf(tape, x);
+    wf_var *out = wf_max_unpool(leaf, wf_input(tape, at), (wf_pool_opts){.kernel = 3, .stride = 2, .pad = 1},
+                                size > 0 ? WF_SHAPE(size) : (wf_shape){0});
+    const int64_t n = out ? wf_tensor_count(wf_value(out)) : 0;
+    WF_EXPECT(n == (size > 0 ? size : 3), "%d elements: %s", (int)n, wf_error_message());
+    for (int64_t i = 0; i < n; i++)
+        weight[i] = (double)(i + 1);
+    wf_tensor *w = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(1, 1, n), weight);
+    double *v = fetch(wf_value(out));
+    for (int64_t i = 0; i < n; i++)
+        WF_EXPECT(v[i] == y[i], "y[%d] is %g, should be %g", (int)i, v[i], y[i]);
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(out, wf_input(tape, w)))));
+    double *g = fetch(wf_grad(leaf));
+    WF_EXPECT(g[0] == dx[0] && g[1] == dx[1], "dx is %g and %g, should be %g and %g", g[0], g[1], dx[0], dx[1]);
+    free(v);
+    free(g);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(wide);
+    wf_tensor_free(at);
+    wf_tensor_free(w);
+}
+
+static void unpooled(void)
+{
+    expect_unpooled((double[]){0, 2}, 0, (double[]){3, 0, 4}, (double[]){1, 3});
+    expect_unpooled((double[]){4, 1}, 5, (double[]){0, 4, 0, 0, 3}, (double[]){5, 2});
+    /* The last of two elements with one place is there, as in ONNX, and has the gradient. */
+    expect_unpooled((double[]){1, 1}, 5, (double[]){0, 4, 0, 0, 0}, (double[]){0, 2});
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .seed = 1});
@@ -207,6 +310,8 @@ int main(int argc, char **argv)
                                                {"rows_of_tables", rows_of_tables},
                                                {"truncated", truncated},
                                                {"sides_of_padding", sides_of_padding},
+                                               {"places_as_torch", places_as_torch},
+                                               {"unpooled", unpooled},
                                                {0}});
     wf_tape_free(tape);
     WF_EXPECT_OK(wf_ctx_free(ctx));

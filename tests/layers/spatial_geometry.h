@@ -20,6 +20,7 @@ typedef struct geometry {
     wf_pool_opts pool;
     wf_upsample_opts upsample;
     wf_resize_opts resize;
+    bool largest; /* RESIZE by area: the adaptive maximum */
 } geometry;
 
 static inline void describe(char *text, size_t size, const geometry *g, wf_mesh_opts grid)
@@ -59,6 +60,7 @@ static inline void draw_resize(geometry *g, test_rng *rng)
         o->places = (wf_resize_places)test_int(rng, 0, 3);
     for (int d = 0; d < g->nd; d++)
         o->size[d] = test_int(rng, 0, 2 * g->length[d]);
+    g->largest = o->mode == WF_RESIZE_AREA && test_int(rng, 0, 1);
 }
 
 static inline bool draw(geometry *g, kind what, test_rng *rng)

@@ -37,6 +37,21 @@ void *__wrap_realloc(void *old, size_t bytes)
     return __real_realloc(old, bytes);
 }
 
+/* The largest of four pixels, where it was. */
+static wf_var *keep_largest(wf_layer *self, void *user, wf_var *x)
+{
+    wf_var *places, *y = wf_max_pool_with_places(wf_layer_child(self, "pool"), x, &places);
+    (void)user;
+    return wf_max_unpool(y, places, (wf_pool_opts){.kernel = 2}, (wf_shape){0});
+}
+
+static wf_layer *largest(wf_ctx *ctx)
+{
+    wf_layer *module = wf_module(ctx, keep_largest, NULL);
+    wf_module_add(module, "pool", wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 2}));
+    return module;
+}
+
 static wf_layer *net_new(wf_ctx *ctx)
 {
     wf_layer *conv = wf_conv2d(ctx, (wf_conv_opts){.in = 3, .out = 8, .kernel = 3, .pad = 1});
@@ -44,7 +59,7 @@ static wf_layer *net_new(wf_ctx *ctx)
     wf_layer *down = wf_conv2d(ctx, (wf_conv_opts){.in = 8, .out = 16, .kernel = 4, .stride = 2, .pad = 1});
     wf_layer *last = wf_linear(ctx, (wf_linear_opts){.in = 16 * 16, .out = 5, .replicate = true});
     return wf_sequential(ctx, WF_LAYERS(conv, norm, wf_lambda(ctx, wf_relu), down, wf_lambda(ctx, wf_tanh),
-                                        wf_lambda(ctx, wf_flatten), last));
+                                        largest(ctx), wf_lambda(ctx, wf_flatten), last));
 }
 
 /* Every step imports a new batch, as a program does that reads data. */

@@ -206,6 +206,21 @@ static wf_layer *serial_pool(wf_ctx *ctx)
     return wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 3, .stride = 1, .pad = 1});
 }
 
+static wf_layer *serial_adaptive(wf_ctx *ctx)
+{
+    return wf_adaptive_max_pool(ctx, WF_SHAPE(3, 3));
+}
+
+static wf_var *unpool_zeros(wf_var *x)
+{
+    return wf_max_unpool(x, wf_cast(wf_scale(x, 0), WF_I64), (wf_pool_opts){.kernel = 2}, (wf_shape){0});
+}
+
+static wf_layer *unpool(wf_ctx *ctx)
+{
+    return wf_lambda(ctx, unpool_zeros);
+}
+
 static wf_layer *serial_average(wf_ctx *ctx)
 {
     return wf_global_avg_pool(ctx);
@@ -263,6 +278,8 @@ static void cut_inputs(void)
         {"conv", serial_conv, ROWS | CHANNELS},
         {"conv_transpose", serial_transposed, ROWS | CHANNELS},
         {"max_pool", serial_pool, ROWS},
+        {"adaptive_max_pool", serial_adaptive, ROWS},
+        {"max_unpool", unpool, ROWS},
         {"global_avg_pool", serial_average, ROWS},
         {"upsample", serial_upsample, ROWS},
         {"resize", serial_resize, ROWS},

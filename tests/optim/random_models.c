@@ -121,7 +121,8 @@ static wf_layer *make_layer(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
     case GROUPED:
         return make_grouped(ctx, l);
     case MAX_POOL:
-        return wf_max_pool2d(ctx, l->pool);
+        return l->resize.size[0] ? wf_adaptive_max_pool(ctx, WF_SHAPE(l->resize.size[0], l->resize.size[1]))
+                                 : wf_max_pool2d(ctx, l->pool);
     case AVG_POOL:
         return wf_avg_pool2d(ctx, l->pool);
     case UPSAMPLE:

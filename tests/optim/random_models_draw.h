@@ -106,6 +106,13 @@ static inline bool draw_pool(plan *p, part *l, test_rng *rng, wf_shape *s)
     if (l->pool.pad > 0)
         l->pool.boundary = draw_boundary(p, rng, s->dim[2] < 2 || s->dim[3] < 2);
     note(p, l->kind == MAX_POOL ? "max" : "avg", l->pool.kernel, l->pool.stride, l->pool.pad);
+    /* Heights that are a multiple of 3 become half as many rows by windows that overlap, without a draw of its own. */
+    if (l->kind == MAX_POOL && !l->pool.boundary.edge && s->dim[2] % 3 == 0) {
+        l->resize.size[0] = s->dim[2] = (s->dim[2] + 1) / 2;
+        l->resize.size[1] = s->dim[3] = s->dim[3] > 2 ? s->dim[3] - 1 : s->dim[3];
+        note(p, "adaptive", -1, (int)s->dim[2], (int)s->dim[3]);
+        return fits(s);
+    }
     for (int d = 2; d < 4; d++)
         s->dim[d] = outputs(s->dim[d], l->pool.kernel, l->pool.stride, l->pool.pad, 1);
     return fits(s);

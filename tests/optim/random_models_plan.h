@@ -39,7 +39,7 @@ typedef struct part {
     wf_conv_opts conv; /* LINKED: of each of its layers */
     wf_pool_opts pool;
     wf_upsample_opts upsample;
-    wf_resize_opts resize; /* in place of upsampling, if an output has a size */
+    wf_resize_opts resize; /* in place of upsampling or a maximum, if an output has a size */
     wf_batchnorm_opts norm;
     grouped grouped;
     wf_groupnorm_opts groups; /* of every form of GROUPED, as far as it has them */

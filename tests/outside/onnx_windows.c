@@ -191,20 +191,60 @@ static wf_var *pool_padded(onnx_call *call, wf_var *x, bool average, const windo
     return wf_div(y, wf_apply(layer, wf_pad(ones, lo, hi, (wf_boundary){0})));
 }
 
+/* Places row by row, or column by column. ONNX counts over all samples and channels, of which its cases have one. */
+static wf_var *count_places(onnx_call *call, wf_var *places)
+{
+    const wf_shape x = onnx_whole_shape(call->in[0]);
+    if (onnx_int(call, "storage_order", 0) == 0)
+        return places;
+    wf_var *at = wf_cast(places, WF_F64), *width = onnx_scalar(call, at, (double)x.dim[3]);
+    wf_var *row = wf_cast(wf_cast(wf_div(at, width), WF_I64), WF_F64), *column = wf_sub(at, wf_mul(row, width));
+    return wf_cast(wf_add(wf_scale(column, (double)x.dim[2]), row), WF_I64);
+}
+
+static wf_var *pool_with_places(onnx_call *call, wf_layer *layer, wf_var *x)
+{
+    const wf_shape shape = onnx_whole_shape(x);
+    wf_var *places, *y = wf_max_pool_with_places(layer, x, &places);
+    if (shape.dim[0] * shape.dim[1] != 1 || (onnx_int(call, "storage_order", 0) != 0 && shape.rank != 4))
+        return NULL;
+    call->out[1] = count_places(call, places);
+    return y;
+}
+
 static wf_var *pool_by(onnx_call *call, bool average)
 {
     const windows w = read_windows(call, onnx_whole_shape(call->in[0]), NULL);
     wf_var *x = onnx_float(call->in[0]);
+    const bool places = call->node->n_out > 1;
     for (int d = 0; d < w.nd; d++)
         if (2 * (w.lo[d] > w.hi[d] ? w.lo[d] : w.hi[d]) > w.dilation[d] * (w.kernel[d] - 1) + 1)
-            return pool_padded(call, x, average, &w);
+            return places ? NULL : pool_padded(call, x, average, &w);
     wf_layer *layer = pool_layer(call, average, w.nd, pool_opts(call, &w));
+    if (places)
+        return pool_with_places(call, layer, x);
     return onnx_like(call, wf_apply(layer, x), call->in[0]);
 }
 
 static wf_var *say_max_pool(onnx_call *call)
 {
     return pool_by(call, false);
+}
+
+/* Places are those in the image that the windows give; a larger one has it in its corner. */
+static wf_var *say_max_unpool(onnx_call *call)
+{
+    const wf_shape x = onnx_whole_shape(call->in[0]);
+    const windows w = read_windows(call, x, NULL);
+    int64_t size[WF_MAX_RANK] = {0}, lo[WF_MAX_RANK] = {0}, hi[WF_MAX_RANK] = {0};
+    if (x.dim[0] * x.dim[1] != 1)
+        return NULL;
+    wf_var *y = wf_max_unpool(call->in[0], call->in[1], pool_opts(call, &w), (wf_shape){0});
+    if (!y || onnx_read(call, 2, WF_MAX_RANK, size) == 0)
+        return y;
+    for (int d = 2; d < x.rank; d++)
+        hi[d] = size[d] - wf_var_shape(y).dim[d];
+    return wf_pad(y, lo, hi, (wf_boundary){0});
 }
 
 static wf_var *say_average_pool(onnx_call *call)
@@ -392,6 +432,7 @@ const onnx_operator onnx_windows[] = {{"Conv", say_conv, ONNX_IMAGES},
                                       {"ConvInteger", say_conv_integer, ONNX_WHOLE},
                                       {"ConvTranspose", say_conv_transpose, ONNX_CHANNELS},
                                       {"MaxPool", say_max_pool, ONNX_CHANNELS},
+                                      {"MaxUnpool", say_max_unpool, ONNX_WHOLE},
                                       {"AveragePool", say_average_pool, ONNX_CHANNELS},
                                       {"GlobalMaxPool", say_global_max_pool, ONNX_CHANNELS},
                                       {"GlobalAveragePool", say_global_average_pool, ONNX_CHANNELS},

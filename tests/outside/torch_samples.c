@@ -176,6 +176,16 @@ static void fill_param(const sample *s, wf_layer *layer, const char *key, const 
     wf_error_clear();
 }
 
+/* With places, if they are asked for. */
+static wf_var *apply_sample(const sample *s, wf_layer *layer, wf_var *x)
+{
+    if (option(s, "places", 0) == 0)
+        return wf_apply(layer, x);
+    wf_var *places, *y = wf_max_pool_with_places(layer, x, &places);
+    expect_values(s, "p", wf_value(wf_cast(places, WF_F64)));
+    return y;
+}
+
 static void run_layer(const sample *s, wf_layer *layer, const char *weight)
 {
     wf_tensor *x = tensor_for(s, "x", WF_F64);
@@ -186,7 +196,7 @@ static void run_layer(const sample *s, wf_layer *layer, const char *weight)
         fill_param(s, layer, "b", "b");
         fill_param(s, layer, "gamma", "gamma");
         fill_param(s, layer, "beta", "beta");
-        compare_sample(s, layer, leaf, wf_apply(layer, leaf));
+        compare_sample(s, layer, leaf, apply_sample(s, layer, leaf));
     }
     WF_EXPECT_OK(wf_tape_reset(tape));
     wf_layer_free(layer);
@@ -222,23 +232,45 @@ static void run_convolution(const sample *s, bool transposed)
     run_layer(s, make[transposed][dimensions_of(s) - 1](ctx, opts), "W");
 }
 
-static void run_pooling(const sample *s, bool average)
+static wf_pool_opts pool_options(const sample *s)
 {
-    static wf_layer *(*const make[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
-                                                                    {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
-    wf_pool_opts opts = {.ceil_mode = option(s, "ceil", 0) != 0,
-                         .count_include_pad = average && option(s, "include", 0) != 0};
+    wf_pool_opts opts = {.ceil_mode = option(s, "ceil", 0) != 0, .count_include_pad = option(s, "include", 0) != 0};
     options(s, "kernel", opts.kernel_nd);
     options(s, "stride", opts.stride_nd);
     options(s, "dilation", opts.dilation_nd);
     options(s, "lo", opts.pad_lo_nd);
     options(s, "hi", opts.pad_hi_nd);
-    run_layer(s, make[average][dimensions_of(s) - 1](ctx, opts), "W");
+    return opts;
 }
 
-static void run_global(const sample *s, bool average)
+static void run_pooling(const sample *s, bool average)
 {
-    run_layer(s, average ? wf_global_avg_pool(ctx) : wf_global_max_pool(ctx), "W");
+    static wf_layer *(*const make[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
+                                                                    {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
+    run_layer(s, make[average][dimensions_of(s) - 1](ctx, pool_options(s)), "W");
+}
+
+static wf_shape size_of(const sample *s)
+{
+    wf_shape size = {.rank = dimensions_of(s)};
+    options(s, "size", size.dim);
+    return size;
+}
+
+static void run_adaptive(const sample *s, bool average)
+{
+    run_layer(s, average ? wf_adaptive_avg_pool(ctx, size_of(s)) : wf_adaptive_max_pool(ctx, size_of(s)), "W");
+}
+
+static void run_unpool(const sample *s, bool unused)
+{
+    (void)unused;
+    wf_tensor *x = tensor_for(s, "x", WF_F64), *at = tensor_for(s, "at", WF_I64);
+    wf_var *leaf = wf_leaf(tape, x);
+    compare_sample(s, NULL, leaf, wf_max_unpool(leaf, wf_input(tape, at), pool_options(s), size_of(s)));
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(at);
 }
 
 static wf_layer *row_norm(const sample *s, bool rms, double eps, bool no_gamma, bool no_beta)
@@ -410,8 +442,9 @@ static const struct {
                   {"conv*", run_convolution, false},
                   {"max_pool*", run_pooling, false},
                   {"avg_pool*", run_pooling, true},
-                  {"adaptive_max_pool*", run_global, false},
-                  {"adaptive_avg_pool*", run_global, true},
+                  {"max_unpool*", run_unpool, false},
+                  {"adaptive_max_pool*", run_adaptive, false},
+                  {"adaptive_avg_pool*", run_adaptive, true},
                   {"batch_norm", run_normalisation, false},
                   {"layer_norm", run_normalisation, false},
                   {"rms_norm", run_normalisation, false},

@@ -63,8 +63,8 @@ def pool_options(nd, kernel_size, stride, padding, dilation, ceil_mode, include)
 
 
 def max_pool(nd, x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    need(not return_indices, "indices as an output")
-    return {"x": batched(x, nd + 2)}, pool_options(nd, kernel_size, stride, padding, dilation, ceil_mode, False)
+    options = pool_options(nd, kernel_size, stride, padding, dilation, ceil_mode, False)
+    return {"x": batched(x, nd + 2)}, {**options, "places": [int(return_indices)]}
 
 
 def avg_pool(nd, x, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
@@ -73,9 +73,16 @@ def avg_pool(nd, x, kernel_size, stride=None, padding=0, ceil_mode=False, count_
 
 
 def adaptive_pool(nd, x, output_size, return_indices=False):
-    size = several(output_size, nd) if output_size is not None else [None]
-    need(all(s == 1 for s in size) and not return_indices, "pooling to more than one pixel")
-    return {"x": batched(x, nd + 2)}, {}
+    size = several(output_size, nd) if output_size is not None else [None] * nd
+    return {"x": batched(x, nd + 2)}, {"size": [s or 0 for s in size], "places": [int(return_indices)]}
+
+
+def max_unpool(nd, x, indices, kernel_size, stride=None, padding=0, output_size=None):
+    planes = indices.reshape(-1, indices[(0,) * (indices.dim() - nd)].numel())
+    need(all(len(set(p)) == len(p) for p in planes.tolist()), "equal places, each of which gets a gradient")
+    size = [0] * nd if output_size is None else list(output_size)[-nd:]
+    options = pool_options(nd, kernel_size, stride, padding, 1, False, False)
+    return {"x": batched(x, nd + 2), "at": batched(indices, nd + 2)}, {**options, "size": size}
 
 
 def batch_norm(x, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
@@ -171,7 +178,7 @@ def one(binder, *names, prefix="nn.functional."):
 OPERATIONS = {
     **for_each_nd("conv", conv), **for_each_nd("conv_transpose", conv_transpose), **for_each_nd("max_pool", max_pool),
     **for_each_nd("avg_pool", avg_pool), **for_each_nd("adaptive_avg_pool", adaptive_pool),
-    **for_each_nd("adaptive_max_pool", adaptive_pool), **one(batch_norm, "batch_norm"), **one(layer_norm, "layer_norm"),
+    **for_each_nd("adaptive_max_pool", adaptive_pool), **for_each_nd("max_unpool", max_unpool), **one(batch_norm, "batch_norm"), **one(layer_norm, "layer_norm"),
     **one(rms_norm, "rms_norm"), **one(group_norm, "group_norm"), **one(instance_norm, "instance_norm"),
     **one(activation, "relu", "silu", "hardswish", "selu"), **one(activation, "sigmoid", "tanh", prefix=""), **one(leaky, "leaky_relu"),
     **one(elu, "elu"), **one(gelu, "gelu"), **one(softplus, "softplus"), **one(softmax, "softmax", "log_softmax", prefix=""),
@@ -200,13 +207,13 @@ def operation_case(out, op, name, binder, sample, index):
     need(numbers.get("eps", [0])[0] >= 0, "a negative epsilon")
     need(all(t is None or t.dim() <= 6 for t in tensors.values()), "of more than six dimensions")
     y = op.op(sample.input, *sample.args, **sample.kwargs)
-    y = y[0] if isinstance(y, tuple) else y
+    y, places = y if isinstance(y, tuple) else (y, None)
     need(y.is_floating_point(), "no float")
     generator = torch.Generator().manual_seed(index)
     dy = torch.rand(y.shape, generator=generator, dtype=torch.float64) * 2 - 1
     leaves = {k: t for k, t in tensors.items() if t is not None and t.requires_grad}
     grads = torch.autograd.grad(y, list(leaves.values()), dy, allow_unused=True) if leaves and y.requires_grad else []
-    tensors.update({"y": y, "dy": dy})
+    tensors.update({"y": y, "dy": dy, "p": places})
     tensors.update({"d" + k: g for k, g in zip(leaves, grads) if g is not None})
     write(out, name, index, numbers, tensors)
 
@@ -251,7 +258,7 @@ def main():
     counts, index = collections.defaultdict(collections.Counter), 0
     with open(sys.argv[1], "w", encoding="ascii") as out:
         for op in op_db:
-            full = op.name if not op.variant_test_name else None
+            full = op.name if op.variant_test_name in ("", "grad") else None
             if full not in OPERATIONS:
                 continue
             name, binder = OPERATIONS[full]

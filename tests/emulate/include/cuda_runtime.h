@@ -74,6 +74,14 @@ inline int32_t atomicCAS(int32_t *at, int32_t expected, int32_t wanted)
     return old;
 }
 
+inline int32_t atomicMax(int32_t *at, int32_t v)
+{
+    const int32_t old = *at;
+    if (old < v)
+        *at = v;
+    return old;
+}
+
 inline void __threadfence_system()
 {
 }
