@@ -5,7 +5,9 @@
 #include "tests/datasets/datasets_files.h"
 #include "tests/datasets/datasets_iter.h"
 #include "tests/datasets/failing_threads.h"
+#include "tests/datasets/watched_threads.h"
 
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -301,6 +303,140 @@ static void freed_in_a_batch(void)
     }
 }
 
+/* --- Races, each step of which waits for the one before ----------------------------------------------------------- */
+
+enum { RACERS = 3, SECONDS = 60 };
+
+/* A data set in which samples from `held` on wait, each for a post of `gate`, and sample `bad` fails after that. */
+static struct race {
+    int64_t held, bad;
+    sem_t inside, gate, ended; /* posted by a sample that waits, by the test, and by a thread that ends */
+    atomic_int reads, collated;
+    pthread_key_t key; /* its destructor runs when a thread ends */
+    pthread_t test;
+} race;
+
+/* False after a minute, in which a thread that does not come would let the test hang. */
+static bool await(sem_t *event)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += SECONDS;
+    while (sem_timedwait(event, &until) != 0)
+        if (errno != EINTR)
+            return false;
+    return true;
+}
+
+static wf_status race_open(wf_dataset *dataset)
+{
+    dataset->info = (wf_dataset_info){.count = 20, .dtype = WF_F32, .shape = wf_shape_scalar()};
+    return WF_OK;
+}
+
+static wf_status race_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
+{
+    pthread_setspecific(race.key, &race);
+    atomic_fetch_add(&race.reads, 1);
+    if (index >= race.held) {
+        sem_post(&race.inside);
+        WF_CHECK(await(&race.gate), WF_ERR_STATE, "nothing lets sample %lld go", (long long)index);
+    }
+    WF_CHECK(index != race.bad, WF_ERR_FORMAT, "race.bin: sample %lld is damaged", (long long)index);
+    *(float *)x = (float)index;
+    *label = 0;
+    return WF_OK;
+}
+
+static wf_status count_batches(void *user, const wf_batch_samples *in, wf_batch_rows *rows)
+{
+    atomic_fetch_add(&race.collated, 1);
+    *(float *)rows[0].data = 0;
+    return WF_OK;
+}
+
+static void post_end(void *unused)
+{
+    sem_post(&race.ended);
+}
+
+static wf_iter *race_begin(int64_t held, int64_t bad, wf_batch_opts opts, wf_prefetch_opts ahead)
+{
+    static const wf_dataset_kind kind = {.name = "race", .open = race_open, .read = race_read, .concurrent = true};
+    race = (struct race){.held = held, .bad = bad, .test = pthread_self()};
+    sem_init(&race.inside, 0, 0);
+    sem_init(&race.gate, 0, 0);
+    sem_init(&race.ended, 0, 0);
+    WF_EXPECT(pthread_key_create(&race.key, post_end) == 0, "no key");
+    return wf_prefetch_with(wf_batches(wf_dataset_new(ctx, &kind, NULL, 0), opts), ahead);
+}
+
+static void race_end(void)
+{
+    atomic_store(&before_wait, NULL);
+    atomic_store(&before_join, NULL);
+    pthread_key_delete(race.key);
+    sem_destroy(&race.inside);
+    sem_destroy(&race.gate);
+    sem_destroy(&race.ended);
+}
+
+static void open_gate(void)
+{
+    for (int i = 0; i < 20; i++)
+        sem_post(&race.gate);
+}
+
+/* The iterator is freed while every thread is in the middle of a sample, the last one of a batch among them: no thread
+ * begins another sample, and the batch is not collated. */
+static void freed_while_reading(void)
+{
+    static const wf_batch_field fields[] = {{.name = "x", .dtype = WF_F32}, {0}};
+    const wf_batch_opts opts = {.size = RACERS, .collate = {.function = count_batches, .fields = fields}};
+    wf_iter *iter = race_begin(RACERS, -1, opts, (wf_prefetch_opts){.depth = 4, .workers = RACERS});
+    wf_batch b;
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    for (int i = 0; i < RACERS; i++)
+        WF_EXPECT(await(&race.inside), "thread %d of %d reads nothing", i, RACERS);
+    atomic_store(&before_join, open_gate);
+    wf_iter_free(iter);
+    WF_EXPECT(atomic_load(&race.reads) == 2 * RACERS && atomic_load(&race.collated) == 1,
+              "%d samples were read and %d batches collated, should be %d and 1", atomic_load(&race.reads),
+              atomic_load(&race.collated), 2 * RACERS);
+    race_end();
+}
+
+/* A thread other than the test's own waits for a free slot: the sample that was held may fail now. */
+static void note_wait(void)
+{
+    if (pthread_equal(pthread_self(), race.test))
+        return;
+    pthread_setspecific(race.key, &race);
+    sem_post(&race.gate);
+}
+
+/* One thread fails in the last free slot while the other waits for a slot: both end, the batch before is given, then
+ * the error, again and again, and no sample behind the damaged one is read although slots become free. */
+static void fails_while_waiting(void)
+{
+    enum { DEPTH = 2 };
+    wf_iter *iter =
+        race_begin(DEPTH, DEPTH, (wf_batch_opts){.size = 1}, (wf_prefetch_opts){.depth = DEPTH, .workers = 2});
+    wf_batch b;
+    atomic_store(&before_wait, note_wait);
+    WF_EXPECT_OK(wf_iter_next(iter, &b));
+    for (int i = 0; i < 2; i++)
+        WF_EXPECT(await(&race.ended), "a thread goes on after an error");
+    for (int k = 1; k < DEPTH; k++)
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+    for (int again = 0; again < 2; again++)
+        TEST_FAILS(WF_ERR_FORMAT, wf_iter_next(iter, &b), "race.bin", "sample 2 is damaged");
+    WF_EXPECT(atomic_load(&race.reads) == DEPTH + 1, "%d samples were read, should be %d", atomic_load(&race.reads),
+              DEPTH + 1);
+    wf_iter_free(iter);
+    race_end();
+}
+
 static void errors(void)
 {
     for (int workers = 0; workers < 4; workers++) {
@@ -369,6 +505,8 @@ int main(int argc, char **argv)
                                                {"threads_refused", threads_refused},
                                                {"place_refused", place_refused},
                                                {"freed_in_a_batch", freed_in_a_batch},
+                                               {"freed_while_reading", freed_while_reading},
+                                               {"fails_while_waiting", fails_while_waiting},
                                                {"errors", errors},
                                                {"no_allocation", no_allocation},
                                                {0}});
