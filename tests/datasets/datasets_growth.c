@@ -102,6 +102,65 @@ static void goes_on(void)
     }
 }
 
+/* Four, from epoch 1 on five, from epoch 2 on two. */
+static wf_iter *otherwise(void)
+{
+    wf_dataset *part = wf_scatter_dataset(comm, rank == 0 ? numbered() : NULL, (wf_scatter_opts){.shuffle = true});
+    return wf_batches(part, (wf_batch_opts){.size = 4, .grows = {{1, 5}, {2, 2}}, .seed = 4});
+}
+
+static wf_batch advance(wf_iter *iter, int64_t epoch, int64_t batches)
+{
+    wf_batch b = {0};
+    while (wf_iter_epoch(iter) < epoch)
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+    for (int64_t i = 0; i < batches; i++)
+        WF_EXPECT_OK(wf_iter_next(iter, &b));
+    return b;
+}
+
+/* Samples that all ranks have had after so many batches of an epoch. */
+static int64_t given_after(int64_t batches, int64_t each)
+{
+    int64_t all = 0;
+    for (int r = 0; r < size; r++) {
+        int64_t lo, hi;
+        wf_block(SAMPLES, size, r, &lo, &hi);
+        all += batches * each < hi - lo ? batches * each : hi - lo;
+    }
+    return all;
+}
+
+/* In the middle of an epoch that grew, another growth goes on with the batch that has the first sample not given yet.
+ */
+static void goes_on_otherwise(void)
+{
+    static const int64_t sizes[EPOCHS] = {4, 5, 2, 2};
+    for (int64_t epoch = 0; epoch < 3; epoch++)
+        for (int64_t done = 1; given_after(done, size_at(epoch, false)) < SAMPLES; done++) {
+            wf_iter *first = growing(false, 0), *then = otherwise(), *whole = otherwise();
+            wf_archive *archive = wf_archive_memory(ctx);
+            int64_t index = 0, labels[2][MOST] = {{0}};
+            advance(first, epoch, done);
+            WF_EXPECT_OK(wf_iter_archive(first, archive));
+            WF_EXPECT_OK(wf_archive_memory_rewind(archive));
+            WF_EXPECT_OK(wf_iter_archive(then, archive));
+            while (given_after(index + 1, sizes[epoch]) <= given_after(done, size_at(epoch, false)))
+                index++;
+            const wf_batch a = advance(whole, epoch, index + 1), b = advance(then, 0, 1);
+            WF_EXPECT(b.epoch == epoch && b.index == index, "after %lld batches of epoch %lld: batch %lld of %lld",
+                      (long long)done, (long long)epoch, (long long)b.index, (long long)b.epoch);
+            WF_EXPECT_OK(wf_tensor_export(a.labels, labels[0], wf_tensor_bytes(a.labels)));
+            WF_EXPECT_OK(wf_tensor_export(b.labels, labels[1], wf_tensor_bytes(b.labels)));
+            WF_EXPECT(a.size == b.size && memcmp(labels[0], labels[1], sizeof *labels) == 0,
+                      "after %lld batches of epoch %lld: other samples", (long long)done, (long long)epoch);
+            wf_archive_free(archive);
+            wf_iter_free(first);
+            wf_iter_free(then);
+            wf_iter_free(whole);
+        }
+}
+
 static void errors(void)
 {
     const wf_batch_opts wrong[] = {{.size = 2, .grows = {{0, 3}}},
@@ -120,8 +179,10 @@ static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open("flat"))
         return 1;
-    const int failed =
-        test_main(argc, argv, (test_case[]){{"sizes", sizes}, {"goes_on", goes_on}, {"errors", errors}, {0}});
+    const int failed = test_main(
+        argc, argv,
+        (test_case[]){
+            {"sizes", sizes}, {"goes_on", goes_on}, {"goes_on_otherwise", goes_on_otherwise}, {"errors", errors}, {0}});
     return ranks_close(failed);
 }
 
