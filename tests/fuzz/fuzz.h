@@ -27,6 +27,20 @@ typedef struct fuzz_file {
     char path[64];
 } fuzz_file;
 
+/* What is left of the input. */
+typedef struct input {
+    const uint8_t *at;
+    size_t bytes;
+} input;
+
+static inline unsigned take(input *in)
+{
+    if (in->bytes == 0)
+        return 0;
+    in->bytes--;
+    return *in->at++;
+}
+
 static inline void fuzz_need(bool condition, const char *what)
 {
     if (condition)
@@ -46,6 +60,22 @@ static inline void fuzz_file_write(const fuzz_file *file, const void *data, size
 {
     const bool written = ftruncate(file->fd, 0) == 0 && pwrite(file->fd, data, bytes, 0) == (ssize_t)bytes;
     fuzz_need(written, "cannot write a file in memory");
+}
+
+/* HDF5, and netCDF by way of it, ask for the real name of a file, which a file in memory lacks. */
+static fuzz_file fuzz_named;
+
+static inline void remove_name(void)
+{
+    unlink(fuzz_named.path);
+}
+
+static inline void make_name(void)
+{
+    strcpy(fuzz_named.path, "/dev/shm/weft-fuzz-XXXXXX");
+    fuzz_named.fd = mkstemp(fuzz_named.path);
+    fuzz_need(fuzz_named.fd >= 0, "no file");
+    atexit(remove_name);
 }
 
 /* What came of it: fine, or an error with a message of one line. */

@@ -7,20 +7,6 @@
 #define H5_USE_110_API
 #include <hdf5.h>
 
-/* What is left of the input. */
-typedef struct input {
-    const uint8_t *at;
-    size_t bytes;
-} input;
-
-static inline unsigned take(input *in)
-{
-    if (in->bytes == 0)
-        return 0;
-    in->bytes--;
-    return *in->at++;
-}
-
 static inline hid_t number_type(input *in)
 {
     const hid_t integers[] = {H5T_STD_I8LE,  H5T_STD_U8LE,  H5T_STD_I16BE, H5T_STD_U16LE, H5T_STD_I32LE,
@@ -155,20 +141,10 @@ static inline void add_dataset(input *in, hid_t file, const char *name)
     H5Tclose(type);
 }
 
-/* HDF5 asks for the real name of a file, which a file in memory lacks. */
-static fuzz_file fuzz_named;
-
-static inline void remove_name(void)
+/* Makes the file that all inputs use. */
+static inline void begin_h5(void)
 {
-    unlink(fuzz_named.path);
-}
-
-static inline void make_name(void)
-{
-    strcpy(fuzz_named.path, "/dev/shm/weft-fuzz-XXXXXX");
-    fuzz_named.fd = mkstemp(fuzz_named.path);
-    fuzz_need(fuzz_named.fd >= 0, "no file");
-    atexit(remove_name);
+    make_name();
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
 }
 

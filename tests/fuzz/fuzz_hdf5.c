@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char text[8];
     if (!fuzz_named.fd)
-        make_name();
+        begin_h5();
     if (size < 1 || size > 1 << 16)
         return 0;
     if (*data & 128)

@@ -104,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *left_out = NULL;
     if (!fuzz_named.fd) {
-        make_name();
+        begin_h5();
         make_model();
     }
     if (size > 1 << 12)
