@@ -312,8 +312,11 @@ static bool due(const wf_trainer *t, wf_when when, bool last)
 static wf_status run_hook(wf_trainer *t, wf_trainer_hook *hook)
 {
     char message[512];
+    const bool swapped = wf_ema_swapped(t->opts.ema);
     wf_status status = hook->run(t, hook->user);
     hook->ran = t->iteration;
+    if (!swapped && wf_ema_swapped(t->opts.ema))
+        t->swapper = hook->name;
     if (status == WF_OK || wf_comm_alive(t->comm) != WF_OK)
         return status;
     wf_error_save(&status, message, sizeof message);
@@ -367,6 +370,25 @@ static wf_status save(wf_trainer *t)
     return WF_OK;
 }
 
+/* The checkpoint and the next step need the parameters, which a hook may have left swapped out: the step would train
+ * the averages. After the last iteration they are as the hooks left them, since the program may go on with averages. */
+static wf_status save_parameters(wf_trainer *t)
+{
+    if (!wf_ema_swapped(t->opts.ema))
+        return save(t);
+    WF_TRY(wf_ema_swap(t->opts.ema));
+    WF_TRY(save(t));
+    if (ended(t) || t->left)
+        return wf_ema_swap(t->opts.ema);
+    if (t->first && !t->told_swapper)
+        wf_log_write(WF_LOG_WARN,
+                     "%s, after iteration %lld, leaves the moving averages swapped in; the trainer swaps them out for "
+                     "the next step: the hook should call wf_ema_swap once more",
+                     t->swapper ? t->swapper : "a step", (long long)t->iteration);
+    t->told_swapper = true;
+    return WF_OK;
+}
+
 static void count_iteration(wf_trainer *t)
 {
     t->iteration++;
@@ -388,7 +410,7 @@ static wf_status iterate(wf_trainer *t)
     WF_TRY(wf_trainer_share_step(t));
     const double start = wf_trainer_clock();
     WF_TRY(after_step(t));
-    WF_TRY(save(t));
+    WF_TRY(save_parameters(t));
     t->paused += wf_trainer_clock() - start;
     wf_trainer_progress(t, ended(t) || t->left);
     return WF_OK;

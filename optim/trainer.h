@@ -63,7 +63,9 @@ typedef struct wf_trainer_opts {
     double line_seconds;     /* between two such lines; default 5 */
     const char *unit;        /* name of a sample in rates: "images"; default "samples" */
     const wf_optim *optim;   /* reports have its learning rate as "lr". Borrowed; may be NULL */
-    wf_ema *ema;             /* updated after every step, and a part of the checkpoint; borrowed. NULL: none */
+    wf_ema *ema;             /* updated after every step, and a part of the checkpoint; borrowed. NULL: none. If hooks
+                                leave averages swapped in, they are swapped out before the checkpoint and the next step,
+                                with a line; after the last step they stay as the hooks left them */
     const char *timeline;    /* the run writes its time line here (optim/profiler.h); NULL: none. Copied */
     int profile;             /* file descriptor for a table of where its time went; 0: none */
     const char *tensorboard; /* folder in which rank 0 makes a file of events for TensorBoard, a new one for every run

@@ -64,6 +64,8 @@ struct wf_trainer {
     char unit[64];
     wf_trainer_hook *hook;
     int64_t n_hooks;
+    const char *swapper; /* name of the hook that swapped the averages in last; NULL: none */
+    bool told_swapper;
     wf_checkpoint *checkpoint;
     wf_trainer_watch best;
 

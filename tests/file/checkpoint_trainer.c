@@ -6,6 +6,7 @@
 #include "optim/schedule.h"
 #include "optim/trainer.h"
 #include "tests/file/model_parts.h"
+#include "tests/file/said.h"
 
 enum { SAMPLES = 24, EACH = 3, MOST = 64 };
 
@@ -82,6 +83,16 @@ static void open_run(run *r, const form *f, wf_comm *over, const char *name, int
     WF_EXPECT_OK(wf_trainer_set_checkpoint(r->trainer, r->saves));
 }
 
+static void close_run(run *r)
+{
+    wf_trainer_free(r->trainer);
+    wf_iter_free(r->batches);
+    wf_tape_free(r->tape);
+    wf_ema_free(r->ema);
+    wf_optim_free(r->optim);
+    parts_close(&r->p);
+}
+
 /* Trains from the newest checkpoint to this iteration. */
 static void go_on(const form *f, wf_comm *over, const char *name, int64_t from, int64_t iterations)
 {
@@ -95,12 +106,7 @@ static void go_on(const form *f, wf_comm *over, const char *name, int64_t from, 
     WF_EXPECT(status == WF_OK, "%s: %s", f->name, wf_error_message());
     WF_EXPECT_OK(wf_checkpoint_close(r.saves));
     WF_EXPECT_OK(wf_trainer_load_best(r.trainer));
-    wf_trainer_free(r.trainer);
-    wf_iter_free(r.batches);
-    wf_tape_free(r.tape);
-    wf_ema_free(r.ema);
-    wf_optim_free(r.optim);
-    parts_close(&r.p);
+    close_run(&r);
 }
 
 static int losses_of(const char *name, double loss[MOST])
@@ -168,14 +174,66 @@ static void a_run_goes_on_in_every_division(void)
     WF_EXPECT_OK(wf_comm_close(alone));
 }
 
+/* Swaps the averages in, and leaves them there. */
+static wf_status leave_averages(wf_trainer *trainer, void *user)
+{
+    const run *r = user;
+    WF_EXPECT(!wf_ema_swapped(r->ema), "the averages are still swapped in");
+    return wf_ema_swap(r->ema);
+}
+
+/* Six iterations, the last of which is saved and has the hook. Returns a parameter's value at the end. */
+static double train_with_hook(wf_comm *over, const char *name, bool leaves)
+{
+    run r;
+    double w[MOST];
+    open_run(&r, &forms[0], over, name, 2 * EACH);
+    if (leaves)
+        WF_EXPECT_OK(wf_trainer_add_hook(r.trainer, "evaluate", leave_averages, &r, (wf_when){.iterations = 2}));
+    said_begin();
+    WF_EXPECT_OK(wf_trainer_run(r.trainer));
+    const int lines = said_end("evaluate, after iteration 2, leaves the moving averages swapped in");
+    WF_EXPECT(lines == leaves, "%d lines say so", lines);
+    WF_EXPECT(wf_ema_swapped(r.ema) == leaves, "at the end the averages are swapped in: %d", wf_ema_swapped(r.ema));
+    if (leaves)
+        WF_EXPECT_OK(wf_ema_swap(r.ema));
+    wf_param *const *p;
+    int64_t n;
+    WF_EXPECT_OK(wf_layer_params(r.p.model, &n, &p));
+    WF_EXPECT_OK(wf_tensor_export(wf_param_value(p[0]), w, wf_tensor_bytes(wf_param_value(p[0]))));
+    WF_EXPECT_OK(wf_checkpoint_close(r.saves));
+    close_run(&r);
+    return w[0];
+}
+
+/* The training, its saves and a run that goes on from them are those of a program whose hook swaps back. */
+static void a_hook_leaves_averages(void)
+{
+    static const char *const name[2] = {"tidy", "untidy"};
+    double w[2], loss[2][MOST];
+    wf_comm *alone = wf_comm_split(comm, rank, 0);
+    for (int leaves = 0; leaves < 2 && rank == 0; leaves++) {
+        w[leaves] = train_with_hook(alone, name[leaves], leaves);
+        go_on(&forms[0], alone, name[leaves], 2 * EACH, 3 * EACH);
+        WF_EXPECT(losses_of(name[leaves], loss[leaves]) == 3 * EACH, "another number of lines");
+    }
+    if (rank == 0)
+        WF_EXPECT(w[0] == w[1] && memcmp(loss[0], loss[1], 3 * EACH * sizeof **loss) == 0,
+                  "a weight of %.17g, should be %.17g, and the last loss %.17g, should be %.17g", w[1], w[0],
+                  loss[1][3 * EACH - 1], loss[0][3 * EACH - 1]);
+    WF_EXPECT_OK(wf_comm_close(alone));
+}
+
 static int on_ranks(int argc, char **argv)
 {
     if (!ranks_open(test_communicator("auto")))
         return 1;
     WF_EXPECT_OK(wf_ctx_set_dtype(ctx, WF_F64));
     folder_make();
-    const int failed =
-        test_main(argc, argv, (test_case[]){{"a_run_goes_on_in_every_division", a_run_goes_on_in_every_division}, {0}});
+    const int failed = test_main(argc, argv,
+                                 (test_case[]){{"a_run_goes_on_in_every_division", a_run_goes_on_in_every_division},
+                                               {"a_hook_leaves_averages", a_hook_leaves_averages},
+                                               {0}});
     folder_remove();
     return ranks_close(failed);
 }
