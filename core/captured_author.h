@@ -11,7 +11,7 @@
 #include "core/captured.h"
 #include "core/context_author.h"
 
-#define WF_ACT_BYTES 128
+#define WF_HOST_OP_BYTES 128
 
 /* An operation of the host: a number that changes from step to step, a count, or a check. */
 typedef struct wf_host_op {
@@ -20,7 +20,7 @@ typedef struct wf_host_op {
     void *own;     /* what it works on, which must outlive the captured step */
     double number; /* handed to act and undo: the same one at every replay */
     void *device;  /* the value is copied there, in the order of the step; memory that outlives the captured step */
-    size_t bytes;  /* at most WF_ACT_BYTES; 0: there is no value */
+    size_t bytes;  /* at most WF_HOST_OP_BYTES; 0: there is no value */
     bool check; /* only checks and changes nothing: at a replay it runs before all operations that change something */
     void (*undo)(void *own, double number); /* called if the capture is abandoned; NULL: nothing to undo */
 } wf_host_op;

@@ -68,9 +68,6 @@ struct wf_ctx {
     wf_status (*await)(void *comm); /* before the host reads a value that may depend on other ranks */
     /* Called repeatedly while the host waits for the device; an error ends the wait. *since is 0 at the first call. */
     wf_status (*waiting)(void *comm, int64_t *since);
-    /* Two hooks that are neither filled nor called. */
-    wf_status (*shared_alloc)(void *comm, size_t bytes, void **data);
-    void (*shared_release)(void *comm, void *data, size_t bytes);
 
     /* Set by comm, and by a ring of attention, while communication is in flight, otherwise NULL: see wf_ctx_progress.
      */

@@ -83,6 +83,10 @@ wf_status wf_tensor_assign(wf_tensor *dst, const wf_tensor *src)
     WF_NEED(src);
     WF_CHECK(wf_shape_equal(dst->shape, src->shape), WF_ERR_SHAPE, "a tensor %s assigned to one of %s",
              wf_shape_text(src->shape, text[0]), wf_shape_text(dst->shape, text[1]));
+    WF_CHECK(
+        dst->ctx == src->ctx || (dst->ctx->k->host && src->ctx->k->host), WF_ERR_ARGUMENT,
+        "a tensor of another context is assigned to one of device %s; copy it by wf_tensor_export and wf_tensor_import",
+        wf_ctx_device(dst->ctx));
     const wf_strided from = wf_tensor_strided(src), to = wf_tensor_strided(dst);
     /* Before the copy, which may fail half way: a saved tensor counts as changed then, too. */
     wf_tensor_touch(dst);

@@ -31,8 +31,6 @@ struct wf_tape {
     wf_var **vars;
     wf_node **nodes;
     int64_t n_vars, n_nodes, cap_vars, cap_nodes;
-    uint64_t runs; /* read by nothing */
-    bool paired;   /* read by nothing */
     int64_t iteration;
     uint64_t *iteration_device;
     const uint64_t

@@ -127,7 +127,7 @@ static wf_status add_entry(wf_captured *c, const wf_host_op *op)
 
 wf_status wf_ctx_capture_host_op(wf_ctx *ctx, wf_host_op op)
 {
-    _Alignas(ALIGN) unsigned char value[WF_ACT_BYTES];
+    _Alignas(ALIGN) unsigned char value[WF_HOST_OP_BYTES];
     WF_CHECK(op.bytes <= sizeof value, WF_ERR_ARGUMENT, "%zu bytes from an operation of the host, at most %zu",
              op.bytes, sizeof value);
     if (wf_ctx_capturing(ctx)) {

@@ -51,7 +51,6 @@ void wf_tape_cut(wf_tape *tape, int64_t n_nodes, int64_t n_vars)
 static void clear(wf_tape *tape)
 {
     wf_tape_cut(tape, 0, 0);
-    tape->paired = false;
     /* Variables, nodes and their state lie in the arena and go at once; only tensors have counts to be kept. */
     wf_arena_reset(&tape->arena);
 }

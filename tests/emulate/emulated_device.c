@@ -1,5 +1,6 @@
 /* The state of a device in a context, on the emulated device: what it is taken for, and how the host waits for it. */
 #include "core/context_author.h"
+#include "core/tensor.h"
 #include "tests/emulate/dnn.h"
 #include "tests/test.h"
 
@@ -174,6 +175,26 @@ static void shares_nothing(void)
     wf_pool_give(ctx, x.data, 0);
 }
 
+static void other_context(void)
+{
+    wf_ctx *host[2] = {wf_ctx_new((wf_ctx_opts){.device = "cpu"}), wf_ctx_new((wf_ctx_opts){.device = "cpu"})};
+    wf_tensor *here = wf_tensor_new(ctx, WF_F32, WF_SHAPE(3));
+    wf_tensor *there[2] = {wf_tensor_new(host[0], WF_F32, WF_SHAPE(3)), wf_tensor_new(host[1], WF_F32, WF_SHAPE(3))};
+    WF_MUST(wf_tensor_fill(here, 1));
+    WF_MUST(wf_tensor_fill(there[0], 2));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_tensor_assign(here, there[0]));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_tensor_assign(there[0], here));
+    WF_EXPECT_OK(wf_tensor_assign(there[1], there[0]));
+    float copied[3] = {0};
+    WF_MUST(wf_tensor_export(there[1], copied, sizeof copied));
+    WF_EXPECT(copied[0] == 2 && copied[2] == 2, "the host's memory is copied: %g", (double)copied[0]);
+    wf_tensor_free(here);
+    for (int i = 0; i < 2; i++) {
+        wf_tensor_free(there[i]);
+        WF_MUST(wf_ctx_free(host[i]));
+    }
+}
+
 int main(int argc, char **argv)
 {
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});
@@ -185,6 +206,7 @@ int main(int argc, char **argv)
                                              {"fits_once", fits_once},
                                              {"out_of_memory", out_of_memory},
                                              {"shares_nothing", shares_nothing},
+                                             {"other_context", other_context},
                                              {0}});
     WF_MUST(wf_ctx_free(ctx));
     return code;
