@@ -10,7 +10,7 @@ typedef struct around_state {
     int nd; /* spatial dimensions */
     wf_near_opts opts;
     const wf_mesh *mesh;
-    wf_layer *query, *key, *value, *out; /* children */
+    wf_projections of;
 } around_state;
 
 /* The image with channels last, and back: where memory is channels-last nothing is copied. */
@@ -27,9 +27,9 @@ static wf_var *attend_around(wf_layer *layer, wf_var *x, int nd)
 {
     const around_state *s = layer->state;
     x = wf_channel_copied(s->mesh, turn_image(x, nd, false));
-    wf_var *q = x ? wf_apply_with(s->query, &x, 1, wf_token_linear_local, NULL) : NULL;
-    wf_var *k = q ? wf_apply_with(s->key, &x, 1, wf_token_linear_local, NULL) : NULL;
-    wf_var *v = k ? wf_apply_with(s->value, &x, 1, wf_token_linear_local, NULL) : NULL;
+    wf_var *q = wf_project(s->of.query, x);
+    wf_var *k = wf_project(s->of.key, q ? x : NULL);
+    wf_var *v = wf_project(s->of.value, k ? x : NULL);
     return wf_near_attention(q, k, v, &s->opts);
 }
 
@@ -47,7 +47,7 @@ static wf_var *forward_around(wf_layer *layer, wf_var *x)
     /* The other ranks may wait for the exchange. */
     if (!y && comm)
         return (wf_comm_post_failure(comm, wf_error_code()), NULL);
-    return turn_image(wf_apply(s->out, y), nd, true);
+    return turn_image(wf_apply(s->of.out, y), nd, true);
 }
 
 static void describe_around(const wf_layer *layer, wf_part_info *info)
@@ -63,27 +63,13 @@ static const wf_layer_kind around_kind = {
 
 /* --- construction ------------------------------------------------------------------------------------------------- */
 
-static wf_layer *add_linear(wf_layer *layer, const char *name, const wf_neighbourhood_attention_opts *o, wf_form form)
-{
-    return wf_module_add(
-        layer, name,
-        wf_token_linear(layer->ctx, (wf_token_linear_opts){.in = o->features,
-                                                           .out = o->features,
-                                                           .no_bias = o->no_bias && form == WF_FORM_FILTER,
-                                                           .w_init = o->w_init,
-                                                           .mesh = o->mesh,
-                                                           .form = form,
-                                                           .unit = o->features / o->heads}));
-}
-
 static bool add_parts(wf_layer *layer, const wf_neighbourhood_attention_opts *o)
 {
     around_state *s = layer->state;
+    const wf_token_linear_opts each = {
+        .in = o->features, .no_bias = o->no_bias, .w_init = o->w_init, .mesh = o->mesh, .unit = o->features / o->heads};
     wf_param_opts table = {.dtype = layer->ctx->dtype, .init = {WF_INIT_TRUNC_NORMAL, 0, 0.02}};
-    s->query = add_linear(layer, "query", o, WF_FORM_FILTER);
-    s->key = add_linear(layer, "key", o, WF_FORM_FILTER);
-    s->value = add_linear(layer, "value", o, WF_FORM_FILTER);
-    s->out = add_linear(layer, "out", o, WF_FORM_CHANNEL);
+    const bool added = wf_projections_add(layer, each, true, &s->of);
     if (!o->no_relative) {
         table.shape.rank = 1 + s->nd;
         table.shape.dim[0] = o->heads;
@@ -91,7 +77,7 @@ static bool add_parts(wf_layer *layer, const wf_neighbourhood_attention_opts *o)
             table.shape.dim[1 + d] = 2 * s->opts.kernel[d] - 1;
         s->opts.bias = wf_layer_add_param(layer, "relative", table);
     }
-    return s->query && s->key && s->value && s->out && (s->opts.bias || o->no_relative);
+    return added && (s->opts.bias || o->no_relative);
 }
 
 static wf_status check_around(const wf_neighbourhood_attention_opts *o, const around_state *s)

@@ -21,15 +21,11 @@ typedef struct multihead_state {
     const wf_mesh *mesh;
     wf_attention_cut cut;
     bool paired;
-    wf_attention_choice told;                     /* the latest one, in the log */
-    wf_layer *query, *key, *value, *out, *rotary; /* children; rotary may be NULL */
-    wf_param *relative;                           /* NULL: none */
+    wf_attention_choice told; /* the latest one, in the log */
+    wf_projections of;
+    wf_layer *rotary;   /* a child; may be NULL */
+    wf_param *relative; /* NULL: none */
 } multihead_state;
-
-static wf_var *project(wf_layer *layer, wf_var *x)
-{
-    return wf_apply_with(layer, &x, 1, wf_token_linear_local, NULL);
-}
 
 static const char *const cut_word[] = {[WF_ATTENTION_CHEAPER] = "the cheaper way",
                                        [WF_ATTENTION_BY_HEADS] = "by heads",
@@ -54,9 +50,9 @@ static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
     const multihead_state *s = layer->state;
     wf_var *own = wf_channel_copied(s->mesh, x[0]);
     wf_var *other = n > 1 ? wf_channel_copied(s->mesh, x[1]) : own;
-    wf_var *q = project(s->query, own);
-    wf_var *k = project(s->key, other);
-    wf_var *v = project(s->value, other);
+    wf_var *q = wf_project(s->of.query, own);
+    wf_var *k = wf_project(s->of.key, other);
+    wf_var *v = wf_project(s->of.value, other);
     if (s->rotary) {
         q = wf_apply(s->rotary, q);
         k = wf_apply(s->rotary, k);
@@ -71,7 +67,7 @@ static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
                                     .cut = s->cut,
                                     .paired = s->paired};
     tell_choice(layer, q, k, &opts);
-    return wf_apply(s->out, wf_attention_tokens(q, k, v, opts));
+    return wf_apply(s->of.out, wf_attention_tokens(q, k, v, opts));
 }
 
 static void describe_multihead(const wf_layer *layer, wf_part_info *info)
@@ -82,17 +78,6 @@ static void describe_multihead(const wf_layer *layer, wf_part_info *info)
 
 static const wf_layer_kind multihead_kind = {
     .name = "multihead", .forward_n = forward_multihead, .describe = describe_multihead};
-
-static wf_layer *projection(wf_ctx *ctx, const wf_multihead_opts *o, wf_form form)
-{
-    return wf_token_linear(ctx, (wf_token_linear_opts){.in = o->features,
-                                                       .out = o->features,
-                                                       .no_bias = o->no_bias,
-                                                       .w_init = o->w_init,
-                                                       .mesh = o->mesh,
-                                                       .form = form,
-                                                       .unit = o->features / o->heads});
-}
 
 static wf_status check_multihead(const wf_multihead_opts *o)
 {
@@ -114,10 +99,9 @@ static bool add_projections(wf_layer *layer, const wf_multihead_opts *o)
 {
     multihead_state *s = layer->state;
     wf_ctx *ctx = layer->ctx;
-    s->query = wf_module_add(layer, "query", projection(ctx, o, WF_FORM_FILTER));
-    s->key = wf_module_add(layer, "key", projection(ctx, o, WF_FORM_FILTER));
-    s->value = wf_module_add(layer, "value", projection(ctx, o, WF_FORM_FILTER));
-    s->out = wf_module_add(layer, "out", projection(ctx, o, WF_FORM_CHANNEL));
+    const wf_token_linear_opts each = {
+        .in = o->features, .no_bias = o->no_bias, .w_init = o->w_init, .mesh = o->mesh, .unit = o->features / o->heads};
+    const bool added = wf_projections_add(layer, each, !o->no_bias, &s->of);
     if (o->rotary > 0)
         s->rotary = wf_module_add(
             layer, "rotary",
@@ -128,8 +112,7 @@ static bool add_projections(wf_layer *layer, const wf_multihead_opts *o)
                                          (wf_param_opts){.dtype = ctx->dtype,
                                                          .shape = WF_SHAPE(o->relative, o->heads),
                                                          .init = {WF_INIT_TRUNC_NORMAL, 0, 0.02}});
-    return s->query && s->key && s->value && s->out && (s->rotary || o->rotary == 0) &&
-           (s->relative || o->relative == 0);
+    return added && (s->rotary || o->rotary == 0) && (s->relative || o->relative == 0);
 }
 
 wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts o)

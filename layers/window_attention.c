@@ -14,7 +14,7 @@ typedef struct window_state {
     int64_t heads, length[2], shift[2];
     double dropout;
     const wf_mesh *mesh;
-    wf_layer *query, *key, *value, *out; /* children */
+    wf_projections of;
     wf_param *relative;
     wf_tensor *index;   /* [T,T] */
     wf_tensor *regions; /* [windows,T] of images of so many windows, shifted so; NULL: none yet */
@@ -84,18 +84,13 @@ static wf_status find_regions(wf_layer *layer, const wf_windows *w)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
-static wf_var *project_windows(wf_layer *layer, wf_var *x)
-{
-    return wf_apply_with(layer, &x, 1, wf_token_linear_local, NULL);
-}
-
 static wf_var *attend_windows(wf_layer *layer, wf_var *x, const wf_windows *w)
 {
     const window_state *s = layer->state;
     x = wf_channel_copied(s->mesh, x);
-    wf_var *q = project_windows(s->query, x);
-    wf_var *k = project_windows(s->key, x);
-    wf_var *v = project_windows(s->value, x);
+    wf_var *q = wf_project(s->of.query, x);
+    wf_var *k = wf_project(s->of.key, x);
+    wf_var *v = wf_project(s->of.value, x);
     wf_var *bias = q ? wf_param_var(wf_var_tape(q), s->relative) : NULL;
     wf_attention_opts o = {.heads = s->heads, .dropout = s->dropout, .bias = bias, .bias_index = s->index};
     if (!bias)
@@ -104,7 +99,7 @@ static wf_var *attend_windows(wf_layer *layer, wf_var *x, const wf_windows *w)
         WF_TRY_NULL(find_regions(layer, w));
         o.query_regions = o.key_regions = s->regions;
     }
-    return wf_apply(s->out, wf_attention(q, k, v, o));
+    return wf_apply(s->of.out, wf_attention(q, k, v, o));
 }
 
 static wf_var *forward_windows(wf_layer *layer, wf_var *x)
@@ -148,33 +143,19 @@ static const wf_layer_kind window_kind = {.name = "window_attention",
 
 /* --- construction ------------------------------------------------------------------------------------------------- */
 
-static wf_layer *add_projection(wf_layer *layer, const char *name, const wf_window_attention_opts *o, wf_form form)
-{
-    return wf_module_add(
-        layer, name,
-        wf_token_linear(layer->ctx, (wf_token_linear_opts){.in = o->features,
-                                                           .out = o->features,
-                                                           .no_bias = o->no_bias && form == WF_FORM_FILTER,
-                                                           .w_init = o->w_init,
-                                                           .mesh = o->mesh,
-                                                           .form = form,
-                                                           .unit = o->features / o->heads}));
-}
-
 static bool add_children(wf_layer *layer, const wf_window_attention_opts *o)
 {
     window_state *s = layer->state;
     const int64_t rows = (2 * s->length[0] - 1) * (2 * s->length[1] - 1);
-    s->query = add_projection(layer, "query", o, WF_FORM_FILTER);
-    s->key = add_projection(layer, "key", o, WF_FORM_FILTER);
-    s->value = add_projection(layer, "value", o, WF_FORM_FILTER);
-    s->out = add_projection(layer, "out", o, WF_FORM_CHANNEL);
+    const wf_token_linear_opts each = {
+        .in = o->features, .no_bias = o->no_bias, .w_init = o->w_init, .mesh = o->mesh, .unit = o->features / o->heads};
+    const bool added = wf_projections_add(layer, each, true, &s->of);
     s->relative = wf_layer_add_param(layer, "relative",
                                      (wf_param_opts){.dtype = layer->ctx->dtype,
                                                      .shape = WF_SHAPE(rows, o->heads),
                                                      .init = {WF_INIT_TRUNC_NORMAL, 0, 0.02}});
     s->index = index_places(layer->ctx, s->length);
-    return s->query && s->key && s->value && s->out && s->relative && s->index;
+    return added && s->relative && s->index;
 }
 
 static wf_status check_options(const wf_window_attention_opts *o, const window_state *s)

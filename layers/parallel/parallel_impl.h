@@ -9,6 +9,7 @@
 #include "layers/form.h"
 #include "layers/layer_author.h"
 #include "layers/serial/serial_impl.h"
+#include "layers/transformer.h"
 #include "layers/window/window_impl.h"
 
 /* What channel-parallel layers share: who computes with which channels, and how they get there and back. */
@@ -92,8 +93,18 @@ wf_tensor *wf_channel_pick(const wf_tensor *tensor, int64_t lo, int64_t hi);
 /* x, which all ranks of the channel axis have; its gradient is the sum of theirs. A mesh of NULL, or with one rank on
  * the axis: x. */
 wf_var *wf_channel_copied(const wf_mesh *mesh, wf_var *x);
-/* A wf_token_linear of tokens that wf_channel_copied has passed: for wf_apply_with. */
-wf_var *wf_token_linear_local(wf_layer *layer, void *user, wf_var *const *inputs, int n);
+/* Applies a wf_token_linear to tokens that wf_channel_copied has passed. NULL is told to the other ranks, as by
+ * wf_apply.
+ */
+wf_var *wf_project(wf_layer *linear, wf_var *x);
+
+/* Children of attention, each a wf_token_linear. */
+typedef struct wf_projections {
+    wf_layer *query, *key, *value, *out;
+} wf_projections;
+/* Adds them: `each` has `in`, `unit` (the features of a head), the mesh, and whether queries, keys and values have a
+ * bias. False on failure. */
+bool wf_projections_add(wf_layer *layer, wf_token_linear_opts each, bool out_bias, wf_projections *to);
 
 /* Windows of an image [N,C,H,W]. Entry 0 of a pair is of rows, 1 of columns. */
 typedef struct wf_windows {

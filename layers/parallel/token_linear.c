@@ -179,7 +179,7 @@ static wf_status check_tokens(const wf_layer *layer, const wf_var *x)
     return WF_OK;
 }
 
-wf_var *wf_token_linear_local(wf_layer *layer, void *user, wf_var *const *inputs, int n)
+static wf_var *apply_local(wf_layer *layer, void *user, wf_var *const *inputs, int n)
 {
     const token_state *s = layer->state;
     wf_var *const x = inputs[0];
@@ -215,7 +215,7 @@ static wf_var *forward_tokens(wf_layer *layer, wf_var *x)
     const token_state *s = layer->state;
     if (s->columns)
         x = wf_channel_copied(s->mesh, x);
-    return x ? wf_token_linear_local(layer, NULL, &x, 1) : NULL;
+    return x ? apply_local(layer, NULL, &x, 1) : NULL;
 }
 
 /* --- construction ------------------------------------------------------------------------------------------------- */
@@ -295,4 +295,22 @@ wf_layer *wf_token_linear(wf_ctx *ctx, wf_token_linear_opts o)
         return layer;
     wf_layer_free(layer);
     return NULL;
+}
+
+wf_var *wf_project(wf_layer *linear, wf_var *x)
+{
+    return wf_apply_with(linear, &x, 1, apply_local, NULL);
+}
+
+bool wf_projections_add(wf_layer *layer, wf_token_linear_opts each, bool out_bias, wf_projections *to)
+{
+    each.out = each.in;
+    each.form = WF_FORM_FILTER;
+    to->query = wf_module_add(layer, "query", wf_token_linear(layer->ctx, each));
+    to->key = wf_module_add(layer, "key", wf_token_linear(layer->ctx, each));
+    to->value = wf_module_add(layer, "value", wf_token_linear(layer->ctx, each));
+    each.form = WF_FORM_CHANNEL;
+    each.no_bias = !out_bias;
+    to->out = wf_module_add(layer, "out", wf_token_linear(layer->ctx, each));
+    return to->query && to->key && to->value && to->out;
 }
