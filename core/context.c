@@ -209,6 +209,15 @@ wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_
     return ctx->k->to_host(ctx, host, device, bytes);
 }
 
+wf_setup_seconds wf_ctx_setup_seconds(const wf_ctx *ctx)
+{
+    if (!ctx)
+        return (wf_setup_seconds){0};
+    return (wf_setup_seconds){.planning = 1e-9 * (double)ctx->planning_ns,
+                              .tuning = 1e-9 * (double)ctx->tuning_ns,
+                              .capturing = 1e-9 * (double)ctx->capturing_ns};
+}
+
 static int64_t now_ms(void)
 {
     struct timespec now;

@@ -66,6 +66,14 @@ typedef struct wf_memory_counters {
 } wf_memory_counters;
 wf_memory_counters wf_ctx_memory(const wf_ctx *ctx);
 
+/* Seconds since the context was made that went into preparing steps: what a compiler would take elsewhere. Local. */
+typedef struct wf_setup_seconds {
+    double planning;  /* making plans for shapes (wf_memory_counters.plans), without measuring */
+    double tuning;    /* making them by measurement (WEFT_AUTOTUNE) */
+    double capturing; /* capturing steps, without their first launch (core/captured.h) */
+} wf_setup_seconds;
+wf_setup_seconds wf_ctx_setup_seconds(const wf_ctx *ctx);
+
 #ifdef __cplusplus
 }
 #endif

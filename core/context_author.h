@@ -53,6 +53,8 @@ struct wf_ctx {
     uint64_t captures;                 /* begun so far */
     uint64_t epoch;                    /* added to the versions of arrays; 0 outside of a capture */
 
+    int64_t planning_ns, tuning_ns, capturing_ns; /* wf_setup_seconds */
+
     struct wf_profile *profile; /* measures where the time goes (core/profile_author.h); NULL: nothing does */
 
     struct wf_comm *world; /* the first communicator of this context; NULL: none, or it is closed */

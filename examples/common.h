@@ -76,9 +76,12 @@ wf_status example_epoch(wf_trainer *trainer, void *unused);
 typedef struct example_best {
     const char *log, *path;
     int64_t patience;
+    bool device_statistics;
 } example_best;
 #define EXAMPLE_BEST(target)                                                                                           \
     {"log", "FILE", "a line of JSON for every epoch", .text = &(target)->log},                                         \
+        {"device-statistics", NULL, "processors, memory, traffic, GPU: in the log, the progress, the time line",       \
+         .flag = &(target)->device_statistics},                                                                        \
         {"best", "FILE", "keep the model of the best accuracy here (HDF5)", .text = &(target)->path},                  \
     {                                                                                                                  \
         "patience", "N", "end after N epochs in a row without a better accuracy; 0: do not",                           \

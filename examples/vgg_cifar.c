@@ -151,6 +151,7 @@ static wf_trainer *trainer_new(wf_comm *comm, const settings *s, training *t)
                                          (wf_trainer_opts){.epoch_length = epoch_steps(s, t->train),
                                                            .epochs = s->epochs,
                                                            .log = s->best.log,
+                                                           .device_statistics = s->best.device_statistics,
                                                            .progress = STDOUT_FILENO,
                                                            .timeline = s->saves.timeline,
                                                            .profile = s->saves.profile ? STDOUT_FILENO : 0,

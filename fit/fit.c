@@ -223,6 +223,7 @@ static wf_status wire_trainer(fitting *f)
                                                   .seconds = o->seconds,
                                                   .log = o->log,
                                                   .tensorboard = o->tensorboard,
+                                                  .device_statistics = o->device_statistics,
                                                   .progress = o->progress,
                                                   .finite = true,
                                                   .optim = f->data.optim,

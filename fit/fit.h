@@ -88,6 +88,7 @@ typedef struct wf_fit_opts {
     bool resume;              /* continues from the newest checkpoint of the folder, if there is one */
     const char *log;          /* file of reports, as JSON lines; NULL: none */
     const char *tensorboard;  /* folder of events for TensorBoard (wf_trainer_opts); NULL: none */
+    bool device_statistics;   /* in reports, log, events and progress (wf_trainer_opts) */
     bool histograms;          /* the parameters as histograms in it, after every epoch */
     int progress;             /* file descriptor of the banner and the progress, as STDOUT_FILENO; 0: neither */
     bool in_order, each_reads, local_batchnorm; /* as of wf_prepare */

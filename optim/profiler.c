@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-#define EVENTS 262144
+#define EVENTS       262144
+#define FIRST_POINTS 256
 
 struct wf_profiler {
     wf_comm *comm;
@@ -11,6 +12,8 @@ struct wf_profiler {
     wf_profile *profile;
     int table;
     char *timeline;
+    wf_profiler_points points;
+    wf_setup_seconds setup; /* at the begin of the profile; after its end, during it */
 };
 
 void wf_profiler_drop(wf_profiler *profiler)
@@ -18,6 +21,7 @@ void wf_profiler_drop(wf_profiler *profiler)
     wf_profiler *p = profiler;
     wf_profile_free(p->profile);
     free(p->timeline);
+    free(p->points.point);
     free(p);
 }
 
@@ -42,10 +46,27 @@ wf_profiler *wf_profiler_open(wf_comm *comm, wf_profiler_opts opts)
     p->comm = comm;
     p->ctx = wf_comm_ctx(comm);
     p->table = opts.table;
+    p->setup = wf_ctx_setup_seconds(p->ctx);
     if (begin(p, opts) == WF_OK)
         return p;
     wf_profiler_drop(p);
     return wf_error_null();
+}
+
+void wf_profiler_point(wf_profiler *profiler, const wf_device_point *point)
+{
+    wf_profiler_points *points = &profiler->points;
+    if (!profiler->timeline)
+        return;
+    if (points->n == points->room) {
+        const int64_t room = points->room ? 2 * points->room : FIRST_POINTS;
+        wf_device_point *longer = realloc(points->point, (size_t)room * sizeof *longer);
+        if (!longer)
+            return;
+        points->point = longer;
+        points->room = room;
+    }
+    points->point[points->n++] = *point;
 }
 
 /* All ranks measure at once, as they compute at once. */
@@ -55,7 +76,17 @@ static wf_status show_table(const wf_profiler *p)
     WF_TRY(wf_barrier(p->comm));
     WF_TRY(wf_agree_status(p->comm, wf_profiler_measure(p->ctx, &peak)));
     const bool shows = wf_comm_rank(p->comm) == 0 && p->table;
-    return wf_bcast_status(p->comm, shows ? wf_profiler_table(p->comm, p->profile, peak, p->table) : WF_OK, 0);
+    return wf_bcast_status(p->comm, shows ? wf_profiler_table(p->comm, p->profile, peak, p->setup, p->table) : WF_OK,
+                           0);
+}
+
+/* Ends the count of seconds before the peak is measured, which makes plans, too. */
+static void end_setup(wf_profiler *p)
+{
+    const wf_setup_seconds now = wf_ctx_setup_seconds(p->ctx);
+    p->setup.planning = now.planning - p->setup.planning;
+    p->setup.tuning = now.tuning - p->setup.tuning;
+    p->setup.capturing = now.capturing - p->setup.capturing;
 }
 
 wf_status wf_profiler_close(wf_profiler *profiler)
@@ -64,10 +95,11 @@ wf_status wf_profiler_close(wf_profiler *profiler)
     if (!p)
         return WF_OK;
     wf_profile_end(p->profile);
+    end_setup(p);
     int64_t tables = p->table != 0;
     wf_status status = wf_allreduce_i64(p->comm, &tables, 1, WF_MAX);
     if (status == WF_OK && p->timeline)
-        status = wf_profiler_timeline(p->comm, p->profile, p->timeline);
+        status = wf_profiler_timeline(p->comm, p->profile, &p->points, p->timeline);
     if (status == WF_OK && tables)
         status = show_table(p);
     wf_profiler_drop(p);

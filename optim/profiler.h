@@ -9,7 +9,8 @@
  * (each array of a kernel read or written once), the share of the time between open and close, and the percentage of
  * the peak of this machine, as it is measured at the close: of products or of memory, whichever the kernel comes closer
  * to; it is above 100 where arrays were in caches. Layers of one path in several models share a row. Waits for batches
- * and collectives have rows, too; kernels that a collective calls count in both.
+ * and collectives have rows, too; kernels that a collective calls count in both. The last rows are planning, tuning and
+ * capturing (wf_setup_seconds) in this time, which the kernels that asked for plans count as well.
  *
  * The time line is a file in Chrome's trace format (chrome://tracing, ui.perfetto.dev): one process a rank with its
  * kernels, its collectives with the bytes of their tensors and those sent, and its waits for batches. The ranks' clocks

@@ -140,7 +140,19 @@ static void write_group(FILE *file, const char *title, int64_t n, wf_profile_row
     write_row(file, &rest, all, peak);
 }
 
-static wf_status write_table(const wf_comm *comm, const wf_profile *profile, wf_profiler_peak peak, FILE *file)
+/* Before steps are as fast as they become; part of the time of the kernels that asked for it. */
+static void write_setup(FILE *file, wf_setup_seconds setup, double all)
+{
+    const double seconds[] = {setup.planning, setup.tuning, setup.capturing};
+    static const char *const names[] = {"planning", "tuning", "capturing"};
+    fprintf(file, "\n%-32s %9s %10s %9s %9s %7s\n", "set-up", "", "ms", "", "", "share");
+    for (int i = 0; i < 3; i++)
+        fprintf(file, "%-32s %9s %10.1f %9s %9s %6.1f%%\n", names[i], "", 1e3 * seconds[i], "", "",
+                100 * seconds[i] / all);
+}
+
+static wf_status write_table(const wf_comm *comm, const wf_profile *profile, wf_profiler_peak peak,
+                             wf_setup_seconds setup, FILE *file)
 {
     const wf_profile_row *row;
     const int64_t n = wf_profile_rows(profile, &row);
@@ -151,18 +163,20 @@ static wf_status write_table(const wf_comm *comm, const wf_profile *profile, wf_
             WF_RANK(comm, wf_comm_rank(comm)), 1e-9 * peak.flops, 1e-9 * peak.bytes);
     write_group(file, "kernel", group_rows(n, row, BY_NAME, to), to, all, peak);
     write_group(file, "layer", group_rows(n, row, BY_LAYER, to), to, all, peak);
+    write_setup(file, setup, all);
     free(to);
     return WF_OK;
 }
 
-wf_status wf_profiler_table(const wf_comm *comm, const wf_profile *profile, wf_profiler_peak peak, int file)
+wf_status wf_profiler_table(const wf_comm *comm, const wf_profile *profile, wf_profiler_peak peak,
+                            wf_setup_seconds setup, int file)
 {
     if (file == STDOUT_FILENO)
         fflush(stdout); /* what the program wrote before stands before */
     const int own = dup(file);
     FILE *out = own >= 0 ? fdopen(own, "w") : NULL;
     WF_CHECK(out, WF_ERR_IO, "the profile cannot be written to file %d: %s", file, strerror(errno));
-    const wf_status status = write_table(comm, profile, peak, out);
+    const wf_status status = write_table(comm, profile, peak, setup, out);
     const bool failed = ferror(out);
     WF_CHECK(fclose(out) == 0 && !failed, WF_ERR_IO, "the profile cannot be written: %s", strerror(errno));
     return status;

@@ -4,6 +4,7 @@
 #include "optim/profiler_impl.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,8 +103,20 @@ static void write_event(FILE *file, int rank, const wf_profile_event *e, const w
     fputs(row->kind != WF_PROFILE_INPUT ? "}},\n" : "},\n", file);
 }
 
+/* Counters, which viewers draw as curves above the rows of their rank. */
+static void write_point(FILE *file, int rank, const wf_device_point *point, int64_t offset)
+{
+    static const char *const words[WF_DEVICE_VALUES] = WF_DEVICE_WORDS;
+    for (int i = 0; i < WF_DEVICE_VALUES; i++)
+        if (isfinite(point->value[i]))
+            fprintf(file,
+                    "{\"name\": \"%s\", \"ph\": \"C\", \"pid\": %d, \"ts\": %.3f, \"args\": {\"value\": %.6g}},\n",
+                    words[i], rank, 1e-3 * (double)(point->ns + offset), point->value[i]);
+}
+
 /* `free` the text. Its last event is followed by a comma, too. */
-static wf_status write_own(wf_comm *comm, const wf_profile *profile, int64_t offset, char **text, size_t *bytes)
+static wf_status write_own(wf_comm *comm, const wf_profile *profile, const wf_profiler_points *points, int64_t offset,
+                           char **text, size_t *bytes)
 {
     const wf_profile_event *event;
     const wf_profile_row *row;
@@ -114,6 +127,8 @@ static wf_status write_own(wf_comm *comm, const wf_profile *profile, int64_t off
     write_head(file, comm);
     for (int64_t i = 0; i < n; i++)
         write_event(file, wf_comm_rank(comm), &event[i], &row[event[i].row], offset);
+    for (int64_t i = 0; i < points->n; i++)
+        write_point(file, wf_comm_rank(comm), &points->point[i], offset);
     const bool failed = ferror(file);
     WF_CHECK(fclose(file) == 0 && !failed, WF_ERR_MEMORY, "no memory for a time line of %lld events", (long long)n);
     return WF_OK;
@@ -158,7 +173,7 @@ static wf_status write_file(wf_comm *comm, const wf_profile *profile, const char
     return WF_OK;
 }
 
-static wf_status bring_together(wf_comm *comm, const wf_profile *profile, FILE *file)
+static wf_status bring_together(wf_comm *comm, const wf_profile *profile, const wf_profiler_points *points, FILE *file)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -168,21 +183,22 @@ static wf_status bring_together(wf_comm *comm, const wf_profile *profile, FILE *
     wf_status status = align(comm, pair, &offset);
     wf_tensor_free(pair);
     if (status == WF_OK)
-        status = write_own(comm, profile, offset, &text, &bytes);
+        status = write_own(comm, profile, points, offset, &text, &bytes);
     if (status == WF_OK)
         status = wf_comm_rank(comm) > 0 ? give_text(comm, text, bytes) : write_file(comm, profile, text, bytes, file);
     free(text);
     return wf_comm_post_failure(comm, status);
 }
 
-wf_status wf_profiler_timeline(wf_comm *comm, const wf_profile *profile, const char *path)
+wf_status wf_profiler_timeline(wf_comm *comm, const wf_profile *profile, const wf_profiler_points *points,
+                               const char *path)
 {
     FILE *file = NULL;
     wf_status status = WF_OK;
     if (wf_comm_rank(comm) == 0 && !(file = fopen(path, "w")))
         status = WF_RAISE(WF_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
     WF_TRY(wf_bcast_status(comm, status, 0));
-    status = bring_together(comm, profile, file);
+    status = bring_together(comm, profile, points, file);
     const bool failed = file && ferror(file);
     if (file && (fclose(file) != 0 || failed) && status == WF_OK)
         status = WF_RAISE(WF_ERR_IO, "%s: cannot write: %s", path, strerror(errno));

@@ -3,13 +3,14 @@
 #include "core/archive.h"
 #include "core/log.h"
 #include "core/status_author.h"
-#include "optim/profiler_impl.h"
 #include "optim/trainer_impl.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#define LINE_POINT_NS 100000000 /* between two points of the device in the time line */
 
 double wf_trainer_clock(void)
 {
@@ -401,6 +402,15 @@ static void count_iteration(wf_trainer *t)
     }
 }
 
+/* A point costs microseconds; ten a second are enough to see what goes on. */
+static void watch_device(wf_trainer *t)
+{
+    if (!t->opts.device_statistics || !t->profiler || wf_profile_clock() - t->line.ns < LINE_POINT_NS)
+        return;
+    const wf_device_point point = wf_device_take(t->comm, t->nvml, &t->line);
+    wf_profiler_point(t->profiler, &point);
+}
+
 static wf_status iterate(wf_trainer *t)
 {
     WF_TRY(t->step(t, t->user));
@@ -408,6 +418,7 @@ static wf_status iterate(wf_trainer *t)
         WF_TRY(wf_ema_update(t->opts.ema));
     count_iteration(t);
     WF_TRY(wf_trainer_share_step(t));
+    watch_device(t);
     const double start = wf_trainer_clock();
     WF_TRY(after_step(t));
     WF_TRY(save_parameters(t));
@@ -424,6 +435,7 @@ static wf_status run_training(wf_trainer *t)
     t->paused = 0;
     count_total(t);
     t->reports = (wf_trainer_shown){.since = t->start, .step = t->iteration};
+    t->device = t->line = wf_device_begin(t->comm);
     WF_TRY(wf_trainer_share_begin(t));
     wf_trainer_progress_begin(t);
     while (!ended(t) && !t->left)
@@ -439,7 +451,9 @@ static wf_status run_measured(wf_trainer *t)
     wf_profiler *profiler =
         wf_profiler_open(t->comm, (wf_profiler_opts){.timeline = t->timeline, .table = t->opts.profile});
     WF_NEED(profiler);
+    t->profiler = profiler;
     const wf_status status = run_training(t);
+    t->profiler = NULL;
     wf_trainer_progress_end(t);
     if (status == WF_OK)
         return wf_trainer_warn(t, wf_profiler_close(profiler), "the profile is not written");
@@ -457,7 +471,11 @@ wf_status wf_trainer_run(wf_trainer *trainer)
     WF_CHECK(t->start == 0, WF_ERR_STATE, "a step or a hook runs the trainer that runs it");
     WF_TRY(wf_trainer_try_paths(t));
     WF_TRY(wf_trainer_log_open(t));
+    if (t->opts.device_statistics && !t->ctx->k->host)
+        t->nvml = wf_nvml_open();
     wf_status status = wf_comm_post_failure(t->comm, run_measured(t));
+    wf_nvml_close(t->nvml);
+    t->nvml = NULL;
     if (status == WF_OK)
         status = wf_barrier(t->comm);
     t->before = wf_trainer_seconds(t);

@@ -4,8 +4,10 @@
 
 #include "comm/comm_author.h"
 #include "core/context_author.h"
+#include "optim/device_stats_impl.h"
 #include "optim/early_stop_impl.h"
 #include "optim/evaluator_impl.h"
+#include "optim/profiler_impl.h"
 #include "optim/tensorboard.h"
 #include "optim/trainer.h"
 
@@ -13,6 +15,7 @@
 
 #define WF_TRAINER_WAITING 64 /* observed variables that are not read yet */
 #define WF_TRAINER_LINE    1024
+#define WF_TRAINER_DEVICE  "device/" /* in front of statistics of the device */
 
 typedef struct wf_trainer_hook {
     char *name;
@@ -92,6 +95,9 @@ struct wf_trainer {
     double start, paused;  /* of this run: clock, seconds in hooks and reports */
     double before;         /* seconds of earlier runs */
     wf_trainer_part share;
+    wf_device_since device, line;    /* from the report before, from the last point of the time line */
+    wf_nvml *nvml;                   /* during a run with device_statistics on a GPU; NULL: nothing to ask */
+    wf_profiler *profiler;           /* during a run with a time line or a table; NULL: none */
     wf_trainer_shown shown, reports; /* reports: the rate in the log */
 };
 

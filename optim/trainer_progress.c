@@ -96,6 +96,17 @@ static double seconds_left(const wf_trainer *t)
     return isfinite(left) ? left : 0;
 }
 
+/* The means of the device, without their prefix, or all others. */
+static void append_means(const wf_trainer *t, char *text, bool device)
+{
+    const size_t prefix = strlen(WF_TRAINER_DEVICE);
+    for (int64_t i = 0; i < t->latest.n; i++) {
+        const wf_sum_entry *e = &t->latest.item[i];
+        if ((strncmp(e->name, WF_TRAINER_DEVICE, prefix) == 0) == device)
+            append(text, "  %s %.4g", e->name + (device ? prefix : 0), e->sum);
+    }
+}
+
 /* "iteration 120 of 4000  epoch 1  loss 0.1234  512 images/s  0:42 left"; without "of 4000" in a run that ends by time.
  */
 static void describe(const wf_trainer *t, char *text)
@@ -106,11 +117,11 @@ static void describe(const wf_trainer *t, char *text)
         append(text, " of %lld", (long long)wf_trainer_total(t));
     if (wf_trainer_has_epochs(t))
         append(text, "  epoch %lld", (long long)t->epoch);
-    for (int64_t i = 0; i < t->latest.n; i++)
-        append(text, "  %s %.4g", t->latest.item[i].name, t->latest.item[i].sum);
+    append_means(t, text, false);
     append(text, "  %.*f %s/s", t->shown.rate < 100 ? 2 : 0, t->shown.rate, wf_trainer_rate_unit(t));
     if (left > 0)
         append_time(text, left);
+    append_means(t, text, true);
 }
 
 /* --- Bar and line ------------------------------------------------------------------------------------------------- */

@@ -228,6 +228,22 @@ wf_status wf_trainer_warn(const wf_trainer *t, wf_status status, const char *wha
 
 /* --- The report --------------------------------------------------------------------------------------------------- */
 
+/* The values of this rank's device become means over ranks, as observed values do. */
+static wf_status observe_device(wf_trainer *t)
+{
+    static const char *const words[WF_DEVICE_VALUES] = WF_DEVICE_WORDS;
+    if (!t->opts.device_statistics)
+        return WF_OK;
+    const wf_device_point point = wf_device_take(t->comm, t->nvml, &t->device);
+    for (int i = 0; i < WF_DEVICE_VALUES; i++) {
+        char name[WF_SUM_NAME];
+        const bool told = isfinite(point.value[i]);
+        snprintf(name, sizeof name, WF_TRAINER_DEVICE "%s", words[i]);
+        WF_TRY(wf_evaluator_add(t->evaluator, name, told ? point.value[i] : 0, told));
+    }
+    return WF_OK;
+}
+
 static wf_status take_latest(wf_trainer *t)
 {
     for (int64_t i = 0; i < wf_evaluator_count(t->evaluator); i++) {
@@ -277,6 +293,7 @@ wf_status wf_trainer_report(wf_trainer *t)
     if (t->asked)
         WF_TRY(wf_evaluator_add(t->evaluator, asks, 1, 1));
     t->asked = false;
+    WF_TRY(observe_device(t));
     WF_TRY(wf_evaluator_finish(t->evaluator));
     t->reported = t->iteration;
     t->stopping = t->stopping || wf_evaluator_weight(t->evaluator, asks) > 0;

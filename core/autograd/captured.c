@@ -29,6 +29,7 @@
 
 #include "core/log.h"
 #include "core/pool_impl.h"
+#include "core/profile_author.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -357,8 +358,10 @@ static wf_status capture(wf_captured *c)
     c->values = wf_calloc(c->ctx, 1, VALUES);
     if (!c->values)
         return wf_error_code();
-    WF_TRY(record_graph(c));
-    return launch_graph(c);
+    const int64_t start = wf_profile_clock();
+    const wf_status status = record_graph(c);
+    c->ctx->capturing_ns += wf_profile_clock() - start;
+    return status != WF_OK ? status : launch_graph(c);
 }
 
 static wf_status run_step(wf_captured *c)

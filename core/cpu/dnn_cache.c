@@ -2,6 +2,8 @@
  * one costs as much as many runs. All memory that they use is the pool's. */
 #include "core/cpu/dnn_impl.h"
 
+#include "core/profile_author.h"
+
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,9 +78,11 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
             return wf_error_take("primitive", __FILE__, __LINE__);
         found->key = *key;
         const int before = omp_get_max_threads(); /* the program's own, which stays */
+        const int64_t start = wf_profile_clock();
         omp_set_num_threads(key->threads);
         if (!wf_dnn_build(own->engine, found))
             wf_dnn_unbuild(found);
+        ctx->planning_ns += wf_profile_clock() - start;
         omp_set_num_threads(before);
         /* A loop of fixed shape stays far below the limit. */
         if (ctx->plans >= WF_PLANS_MOST)

@@ -5,6 +5,7 @@
 #include "core/captured_author.h"
 #include "core/config_author.h"
 #include "core/log.h"
+#include "core/profile_author.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,10 +114,15 @@ static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan
     if (!plan)
         return wf_error_take("plan of a convolution", __FILE__, __LINE__);
     plan->key = *key;
-    if (wf_config_get()->autotune)
-        return wf_cuda_plan_tune(own, plan);
+    const int64_t start = wf_profile_clock();
+    if (wf_config_get()->autotune) {
+        const wf_status status = wf_cuda_plan_tune(own, plan);
+        own->ctx->tuning_ns += wf_profile_clock() - start;
+        return status;
+    }
     if (!wf_cuda_key_composed(key) || precompiled(key))
         wf_cuda_plan_build(own->dnn->cudnn, 0, plan);
+    own->ctx->planning_ns += wf_profile_clock() - start;
     return WF_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "core/cuda/dnn_impl.h"
 
 #include "core/config_author.h"
+#include "core/profile_author.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -194,6 +195,7 @@ static wf_status product_find(wf_cuda *own, const product_key *key, const void *
     p = wf_calloc(own->ctx, 1, sizeof *p);
     if (!p)
         return wf_error_take("plan of a product", __FILE__, __LINE__);
+    const int64_t start = wf_profile_clock();
     p->key = *key;
     p->used = ++dnn->uses;
     dnn->products++;
@@ -201,7 +203,9 @@ static wf_status product_find(wf_cuda *own, const product_key *key, const void *
     p->next = *head;
     *head = *out = p;
     WF_TRY(describe(p, bias));
-    return choose(own, p);
+    const wf_status status = choose(own, p);
+    own->ctx->planning_ns += wf_profile_clock() - start;
+    return status;
 }
 
 static cublasStatus_t put(wf_cuda *own, const cuda_product *p, const wf_array *a, const wf_array *b, const wf_array *c,

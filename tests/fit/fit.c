@@ -369,16 +369,16 @@ static void keeps_best(void)
 
 static void shows(void)
 {
-    char text[2048] = "";
+    char text[2048] = "", step[64];
     folder_make();
     const int file = open(in_folder("shown"), O_RDWR | O_CREAT | O_TRUNC, 0600);
     wf_layer *model = model_new(ctx, true);
     wf_fit_opts o = fit_of(model);
-    o.epochs = 2;
     o.progress = rank == 0 ? file : 0;
+    o.epochs = 2;
+    o.device_statistics = true;
     WF_EXPECT_OK(wf_fit(comm, o, NULL));
     if (rank == 0) {
-        char step[64];
         WF_EXPECT(pread(file, text, sizeof text - 1, 0) > 0, "nothing is shown");
         snprintf(step, sizeof step, "batch of a step  %d (ranks: %d,", (SAMPLES + size - 1) / size * size, size);
         const char *const said[] = {"samples          37, 11 of the test",
@@ -387,7 +387,8 @@ static void shows(void)
                                     "steps            1 an epoch",
                                     "parameters       239\n",
                                     "epoch 1  loss ",
-                                    "test_accuracy"};
+                                    "test_accuracy",
+                                    "  cpu_percent "};
         for (size_t i = 0; i < sizeof said / sizeof *said; i++)
             WF_EXPECT(strstr(text, said[i]), "\"%s\" is not in what is shown:\n%s", said[i], text);
     }

@@ -36,6 +36,8 @@ static void train_captured(gan *g, history *h)
         note(g, h, i);
     }
     WF_EXPECT(g->runs == (captures(g) ? 3 : STEPS), "the function was called %d times", g->runs);
+    const double seconds = wf_ctx_setup_seconds(g->ctx).capturing;
+    WF_EXPECT(captures(g) ? seconds > 0 : seconds == 0, "capturing took %g s", seconds);
     note_end(g, h);
     wf_captured_free(c);
 }

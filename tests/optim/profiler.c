@@ -281,6 +281,20 @@ static wf_status forward(wf_trainer *trainer, void *user)
     return wf_tape_reset(s->tape);
 }
 
+/* A row each for planning, tuning and capturing, with milliseconds and a share. */
+static bool has_setup(const char *shown)
+{
+    static const char *const words[] = {"\nplanning ", "\ntuning ", "\ncapturing "};
+    for (int i = 0; i < 3; i++) {
+        double ms = -1, share = -1;
+        const char *row = strstr(shown, words[i]);
+        if (!row || sscanf(row + strlen(words[i]), "%lf %lf%%", &ms, &share) != 2 || ms < 0 || share < 0 ||
+            share > 100 || (i > 0 && ms > 0))
+            return false;
+    }
+    return true;
+}
+
 /* By the trainer, into a pipe. */
 static void table_of_a_run(void)
 {
@@ -303,7 +317,7 @@ static void table_of_a_run(void)
     const int found =
         row ? sscanf(row, " matmul %lld %lf %lf %lf %lf%% %lf%%", &calls, &ms, &flops, &rate, &share, &peak) : 0;
     const bool good = found == 6 && calls == 8 && ms >= 0 && flops > 0 && share > 0 && share < 100 && peak > 0 &&
-                      strstr(text, "/0 ") && strstr(text, "GFLOP/s in products");
+                      strstr(text, "/0 ") && strstr(text, "GFLOP/s in products") && has_setup(text);
     WF_EXPECT(rank == 0 ? good : !*text, "rank %d shows:\n%s", rank, text);
     wf_tensor_free(s.x);
     wf_tape_free(s.tape);
