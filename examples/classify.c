@@ -11,13 +11,14 @@
 #include "examples/models/classifier.h"
 #include "examples/parallel.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 typedef struct settings {
     const char *communicator, *model, *data, *test, *optimizer, *weights, *compute, *grow;
-    int64_t batch, epochs, iterations, size, limit, test_limit, width, patch, warmup, seed, workers;
+    int64_t batch, epochs, iterations, size, classes, limit, test_limit, width, patch, warmup, seed, workers;
     wf_batch_growth grows[WF_BATCH_GROWTHS];
     double seconds, lr, decay, smoothing, ema;
     bool no_flip, test_only, bn_pass;
@@ -37,6 +38,7 @@ typedef struct training {
     wf_iter *train, *test;
     wf_iter *again;    /* the images of training once more, for --bn-pass */
     wf_archive *begin; /* the first batch of `again` */
+    wf_confusion *confusion;
 } training;
 
 /* Test images: how many there are, and whose label has the largest score, or one of the five largest. */
@@ -86,14 +88,16 @@ static void read_options(int argc, char **argv, settings *s)
         {"grow", "LIST", "larger batches instead of a smaller rate: from epoch 30 on twice, then 4 times: 30:2,60:4",
          .text = &s->grow},
         {"optimizer", "NAME",
-         "sgd, adamw, lars, or rmsprop-sgd, whose start is RMSprop, for the steps of --warmup; default: the model's "
+         "sgd, adamw, radam, lars, or rmsprop-sgd, whose start is RMSprop, for the steps of --warmup; default: the "
+         "model's "
          "usual",
          .text = &s->optimizer},
         {"bn-pass", NULL, "before a test, make the statistics of batch normalisations from all images of training",
          .flag = &s->bn_pass},
-        {"lr", "X", "learning rate for 256 images a step; 0: 0.1 of sgd and rmsprop-sgd, 0.01 of lars, 0.001 of adamw",
+        {"lr", "X",
+         "learning rate for 256 images a step; 0: 0.1 of sgd and rmsprop-sgd, 0.01 of lars, 0.001 of adamw and radam",
          .real = &s->lr},
-        {"weight-decay", "X", "0: 0.0001 of sgd, 0.05 of adamw", .real = &s->decay},
+        {"weight-decay", "X", "0: 0.05 of adamw, 0.0001 of the others", .real = &s->decay},
         {"label-smoothing", "X", "part of the target that is spread over all classes, as 0.1", .real = &s->smoothing},
         {"ema", "X", "test and keep moving averages of parameters of this decay, as 0.999; 0: none", .real = &s->ema},
         {"warmup", "N", "steps in which the rate rises; 0: a tenth of all", .number = &s->warmup,
@@ -115,11 +119,18 @@ static void read_options(int argc, char **argv, settings *s)
 
 static bool is_optimizer(const char *name)
 {
-    static const char *const names[] = {"sgd", "adamw", "lars", "rmsprop-sgd"};
+    static const char *const names[] = {"sgd", "adamw", "radam", "lars", "rmsprop-sgd"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0)
             return true;
     return false;
+}
+
+static double default_rate(const char *optimizer)
+{
+    if (strcmp(optimizer, "adamw") == 0 || strcmp(optimizer, "radam") == 0)
+        return 1e-3;
+    return strcmp(optimizer, "lars") == 0 ? 0.01 : 0.1;
 }
 
 /* Pairs EPOCH:TIMES; `size` is how many times larger a batch becomes. */
@@ -150,7 +161,7 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
     if (!c)
         snprintf(complaint, sizeof complaint, "--model %.100s: should be one of %s", s->model, classifier_names());
     else if (s->optimizer && !is_optimizer(s->optimizer))
-        snprintf(complaint, sizeof complaint, "--optimizer %.100s: should be sgd, adamw, lars or rmsprop-sgd",
+        snprintf(complaint, sizeof complaint, "--optimizer %.100s: should be sgd, adamw, radam, lars or rmsprop-sgd",
                  s->optimizer);
     else if (s->grow && !read_growth(s->grow, s->grows))
         snprintf(complaint, sizeof complaint,
@@ -170,7 +181,8 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
         s->optimizer = c->adamw ? "adamw" : "sgd";
     example_agree(comm, *complaint ? complaint : NULL);
     const bool adamw = strcmp(s->optimizer, "adamw") == 0;
-    s->lr = s->lr > 0 ? s->lr : adamw ? 1e-3 : strcmp(s->optimizer, "lars") == 0 ? 0.01 : 0.1;
+    if (s->lr == 0)
+        s->lr = default_rate(s->optimizer);
     s->decay = s->decay > 0 ? s->decay : adamw ? 0.05 : 1e-4;
     return c;
 }
@@ -262,6 +274,8 @@ static wf_optim *optim_base(wf_layer *model, const settings *s, int64_t rise)
     const double lr = s->lr * (double)(s->batch * wf_comm_size(s->how.samples)) / 256;
     if (strcmp(s->optimizer, "adamw") == 0)
         return wf_adamw(model, (wf_adam_opts){.lr = lr, .weight_decay = s->decay});
+    if (strcmp(s->optimizer, "radam") == 0)
+        return wf_radam(model, (wf_adam_opts){.lr = lr, .weight_decay = s->decay});
     if (strcmp(s->optimizer, "lars") == 0)
         return wf_lars(model, (wf_lars_opts){.lr = lr, .weight_decay = s->decay});
     if (strcmp(s->optimizer, "rmsprop-sgd") == 0)
@@ -309,6 +323,7 @@ static tally test_images(training *t)
         WF_MUST(wf_iter_next(t->test, &b));
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         WF_MUST(wf_check(scores));
+        WF_MUST(wf_confusion_add(t->confusion, scores, b.labels, (wf_label_opts){0}));
         const int64_t top1 = wf_count_correct(scores, b.labels),
                       top5 = wf_count_top_k(scores, b.labels, 5, (wf_label_opts){0});
         if (t->s->how.counts) {
@@ -319,7 +334,22 @@ static tally test_images(training *t)
         WF_MUST(wf_tape_reset(t->tape));
     }
     WF_MUST(wf_tape_set_mode(t->tape, WF_TRAIN));
+    WF_MUST(wf_confusion_finish(t->confusion));
     return all;
+}
+
+/* Precision and recall of the newest test: of each class, if there are few, and as means over the classes. */
+static void print_classes(const training *t)
+{
+    enum { FEW = 20 };
+    const wf_confusion *c = t->confusion;
+    if (wf_comm_rank(t->comm) > 0 || isnan(wf_confusion_accuracy(c))) /* a run that was over before tests nothing */
+        return;
+    for (int64_t k = 0; k < t->s->classes && t->s->classes <= FEW; k++)
+        printf("class %-3lld precision %.4f  recall %.4f\n", (long long)k, wf_confusion_of_class(c, WF_PRECISION, k),
+               wf_confusion_of_class(c, WF_RECALL, k));
+    printf("precision %.4f  recall %.4f  F1 %.4f (means over classes)\n", wf_confusion_macro(c, WF_PRECISION),
+           wf_confusion_macro(c, WF_RECALL), wf_confusion_macro(c, WF_F1));
 }
 
 /* Statistics of batch normalisations as plain means over the images of training, with the weights as they are. */
@@ -373,6 +403,7 @@ static int only_test(training *t)
     if (wf_comm_rank(t->comm) == 0)
         printf("top-1 %.4f (%lld of %lld)  top-5 %.4f\n", (double)all[0] / of, (long long)all[0], (long long)all[2],
                (double)all[1] / of);
+    print_classes(t);
     return 0;
 }
 
@@ -400,6 +431,7 @@ static int train(training *t)
                                                            .epochs = s->epochs,
                                                            .seconds = s->seconds,
                                                            .log = s->best.log,
+                                                           .device_statistics = s->best.device_statistics,
                                                            .progress = STDOUT_FILENO,
                                                            .timeline = s->saves.timeline,
                                                            .profile = s->saves.profile ? STDOUT_FILENO : 0,
@@ -413,6 +445,8 @@ static int train(training *t)
     example_keep_best(trainer, t->model, &s->best, t->ema != NULL);
     const int code = example_train(trainer, saves, &s->saves);
     wf_trainer_free(trainer);
+    if (code == 0)
+        print_classes(t);
     return code;
 }
 
@@ -423,6 +457,7 @@ static wf_layer *model_for(wf_comm *comm, settings *s, const classifier *c, wf_d
     WF_MUST(wf_dataset_info_get(images, &info));
     WF_MUST(wf_dataset_info_get(others, &test));
     s->size = choose_size(s, c, images);
+    s->classes = info.classes;
     const classifier_opts o = {.size = s->size,
                                .classes = info.classes,
                                .width = s->width,
@@ -480,10 +515,13 @@ int main(int argc, char **argv)
         t.ema = wf_ema_new(t.model, (wf_ema_opts){.decay = s.ema});
         example_check(comm, wf_check(t.ema));
     }
+    t.confusion = wf_confusion_new(s.how.samples, s.classes);
+    example_check(comm, wf_check(t.confusion));
     const int code = s.test_only ? only_test(&t) : train(&t);
 
     wf_tape_free(t.tape);
     wf_ema_free(t.ema);
+    wf_confusion_free(t.confusion);
     wf_optim_free(t.optim);
     wf_layer_free(t.model);
     wf_iter_free(t.test);

@@ -30,16 +30,27 @@ same() {
 
 # The ranks share the layers of one batch.
 convnext="--model convnext-t --data fashion-mnist --width 8 --patch 4 --batch 16 --lr 0.05 --limit 48 --epochs 1"
-should=$(run 1 "$convnext")
+should=$(run 1 "$convnext --log $work/log --device-statistics")
+classes=$(grep -e '^class ' -e '^precision ' "$work/out")
+[ "$(echo "$classes" | grep -c 'precision [01][.][0-9]*  recall [01][.][0-9]*')" = 11 ] || fail "not a line for each of ten classes: $classes"
+# Each class has five test images or so: the recall of all is their mean, and near the accuracy.
+echo "$classes" | awk '/^class/ { sum += $6 } /^precision/ { exit !($4 - sum / 10 < 1e-4 && sum / 10 - $4 < 1e-4 && sum > 0) }' ||
+    fail "the means are not those of the classes: $classes"
+grep -q '"device/cpu_percent": [0-9].*"device/resident_mib": [0-9]' "$work/log" || fail "no statistics: $(cat "$work/log")"
 echo "$should" | grep -q ' of 50)' || fail "not every test image once: $should"
 same "$ranks" "$convnext --parallel spatial"
+[ "$(grep -e '^class ' -e '^precision ' "$work/out")" = "$classes" ] || fail "other classes on $ranks ranks: $(cat "$work/out")"
 same "$ranks" "$convnext --parallel channel"
 
 # They share the samples: each step has all of them, in whatever order.
 vit="--model vit-ti --width 12 --limit 64 --epochs 2"
 should=$(run 1 "$vit --batch 64")
+classes=$(grep -e '^class ' -e '^precision ' "$work/out")
 same "$ranks" "$vit --batch $((64 / ranks))"
+[ "$(grep -e '^class ' -e '^precision ' "$work/out")" = "$classes" ] || fail "other classes on $ranks ranks: $(cat "$work/out")"
 same "$ranks" "$vit --batch 64 --parallel channel"
+
+[ "$(run 1 "$vit --batch 64 --optimizer radam")" != "$should" ] || fail "radam learns as adamw does"
 
 # A run that ends after its first step, and goes on; with what large batches need.
 resnet="--model resnet18 --width 4 --limit 64 --batch 16 --lr 1 --epochs 2 --optimizer rmsprop-sgd --grow 1:2 --bn-pass --workers 2"
