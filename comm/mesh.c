@@ -201,8 +201,9 @@ static wf_status complete_sizes(int size[WF_AXES], int ranks)
     char text[WF_MESH_TEXT];
     int64_t product = 1;
     for (int a = 0; a < WF_AXES; a++) {
-        WF_CHECK(size[a] >= 0 && size[a] <= ranks, WF_ERR_ARGUMENT, "a mesh with %s %d on %d ranks",
-                 wf_axis_name((wf_axis)a), size[a], ranks);
+        WF_CHECK(size[a] >= 0 && size[a] <= ranks, WF_ERR_ARGUMENT,
+                 "a mesh with %s %d on %d ranks, should be 0 (the default) to %d", wf_axis_name((wf_axis)a), size[a],
+                 ranks, ranks);
         product *= size[a] ? size[a] : 1;
     }
     /* The data axis takes what the others leave, so a program runs on any number of ranks that they divide. */

@@ -121,8 +121,14 @@ out:
 
 double wf_tensor_item(const wf_tensor *tensor)
 {
-    if (!tensor || wf_tensor_count(tensor) != 1)
+    char text[WF_SHAPE_TEXT];
+    if (!tensor)
         return NAN;
+    if (wf_tensor_count(tensor) != 1) {
+        WF_RAISE(WF_ERR_SHAPE, "the value of a tensor %s, which should have one element",
+                 wf_shape_text(tensor->shape, text));
+        return NAN;
+    }
     wf_ctx *ctx = tensor->ctx;
     double value = NAN;
     /* Converted on the device: the host then reads one type, whatever the tensor's is. */

@@ -1,9 +1,9 @@
 /* Training and evaluation of a model on samples with labels, in one call: a step and an evaluation for the trainer,
  * which has the loop, and what a program would wire to it. Programs call it. It computes nothing that they could not.
  */
-#include "fit/fit.h"
 #include "comm/comm_author.h"
 #include "core/status_author.h"
+#include "fit/fit_impl.h"
 #include "layers/loss.h"
 
 #include <math.h>
@@ -60,7 +60,8 @@ static wf_status check_metrics(const wf_fit_opts *o)
 
 static wf_status check_fit(const wf_fit_opts *o)
 {
-    WF_NEED(o->optim);
+    if (!o->optim)
+        return wf_error_need("wf_fit", "optim", __FILE__, __LINE__);
     if (!o->train || !o->test) /* NULL may be what a reader left that failed */
         WF_TRY(wf_error_pending());
     WF_CHECK(o->loss || o->batch_loss, WF_ERR_ARGUMENT, "wf_fit needs a loss");
@@ -80,6 +81,19 @@ static wf_status check_fit(const wf_fit_opts *o)
     WF_CHECK(o->checkpoints || !(o->resume || o->checkpoint_every), WF_ERR_ARGUMENT,
              "wf_fit: resume and checkpoint_every need a folder of checkpoints");
     return check_metrics(o);
+}
+
+/* Ranks that stop or evaluate at other steps would wait for each other. */
+static wf_status agree_fit(wf_comm *comm, const wf_fit_opts *o)
+{
+    const wf_fit_number numbers[] = {{"epochs", o->epochs},
+                                     {"accumulate", o->accumulate},
+                                     {"evaluate_every", o->evaluate_every},
+                                     {"patience", o->patience},
+                                     {"checkpoint_every", o->checkpoint_every},
+                                     {"resume", o->resume}};
+    WF_TRY(wf_agree_status(comm, check_fit(o)));
+    return wf_fit_agree(comm, "wf_fit", sizeof numbers / sizeof *numbers, numbers);
 }
 
 /* --- A step, and an evaluation ------------------------------------------------------------------------------------ */
@@ -341,8 +355,7 @@ static void tell_result(const fitting *f, wf_fit_result *result)
 
 wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result)
 {
-    wf_status status =
-        comm ? wf_agree_status(comm, check_fit(&opts)) : wf_error_need(__func__, "comm", __FILE__, __LINE__);
+    wf_status status = comm ? agree_fit(comm, &opts) : wf_error_need(__func__, "comm", __FILE__, __LINE__);
     if (status != WF_OK) {
         wf_optim_free(opts.optim);
         wf_dataset_free(opts.train);

@@ -41,7 +41,8 @@ typedef struct wf_prepared {
  * model are synchronised, model and optimizer become equal on all ranks (wf_multi_node), and each rank has its share of
  * the samples in batches. Random transforms belong to data sets with `each_reads`: else they are applied once
  * (wf_scatter_opts). What is consumed is consumed also on failure, and *prepared is then empty: WF_ERR_ARGUMENT for an
- * option out of its range, else the errors of the functions that it calls, the same on all ranks. Collective. */
+ * option out of its range, or that differs between ranks, else the errors of the functions that it calls, the same on
+ * all ranks. Collective. */
 WF_PLACED wf_status wf_prepare(wf_comm *comm, wf_prepare_opts opts, wf_prepared *prepared) WF_NODISCARD;
 /* Frees the optimizer and the iterators. Local. */
 void wf_prepared_free(wf_prepared *prepared);
@@ -109,7 +110,8 @@ typedef struct wf_fit_result {
  * `train`, and in every evaluation the loss and the metrics over all samples of `test` once, in evaluation mode.
  * Reports have "loss", and "test_loss" and "test_NAME" of the metrics. The banner says how many samples, epochs, steps,
  * parameters and ranks there are, and how large a batch is. `result` may be NULL. WF_ERR_ARGUMENT for an option out of
- * its range; the errors of a step are those of wf_trainer_run, WF_ERR_NUMERIC for a loss that is no number. Collective.
+ * its range, or that differs between ranks; the errors of a step are those of wf_trainer_run, WF_ERR_NUMERIC for a loss
+ * that is no number. Collective.
  */
 WF_PLACED wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result) WF_NODISCARD;
 

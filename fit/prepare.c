@@ -2,7 +2,7 @@
  * runs no step. */
 #include "comm/comm_author.h"
 #include "core/status_author.h"
-#include "fit/fit.h"
+#include "fit/fit_impl.h"
 #include "layers/parallelize.h"
 
 #include <string.h>
@@ -10,9 +10,35 @@
 /* Batches that a thread has ready: one in use by the step, one for the next. */
 enum { AHEAD = 2 };
 
+wf_status wf_fit_agree(wf_comm *comm, const char *function, int count, const wf_fit_number *mine)
+{
+    int64_t first[WF_FIT_NUMBERS] = {0};
+    wf_status status = WF_OK;
+    for (int i = 0; i < count; i++)
+        first[i] = mine[i].value;
+    WF_TRY(wf_bcast_bytes(comm, first, sizeof first, 0));
+    for (int i = 0; i < count && status == WF_OK; i++)
+        if (mine[i].value != first[i])
+            status = WF_RAISE(WF_ERR_ARGUMENT, "%s: %s is %lld on rank %s and %lld on rank %s: should be the same",
+                              function, mine[i].name, (long long)first[i], WF_RANK(comm, 0), (long long)mine[i].value,
+                              WF_RANK(comm, wf_comm_rank(comm)));
+    return wf_agree_status(comm, status);
+}
+
+/* Ranks whose batches have other sizes would make parts of means over other numbers of samples. */
+static wf_status agree_prepare(wf_comm *comm, const wf_prepare_opts *o)
+{
+    const wf_fit_number numbers[] = {
+        {"batch", o->batch},           {"test_batch", o->test_batch},           {"in_order", o->in_order},
+        {"each_reads", o->each_reads}, {"local_batchnorm", o->local_batchnorm},
+    };
+    return wf_fit_agree(comm, "wf_prepare", sizeof numbers / sizeof *numbers, numbers);
+}
+
 static wf_status check_prepare(const wf_prepare_opts *opts)
 {
-    WF_NEED(opts->optim);
+    if (!opts->optim)
+        return wf_error_need("wf_prepare", "optim", __FILE__, __LINE__);
     if (!opts->train || !opts->test) /* NULL may be what a reader left that failed */
         WF_TRY(wf_error_pending());
     WF_CHECK(opts->batch >= 0 && opts->test_batch >= 0, WF_ERR_ARGUMENT,
@@ -36,6 +62,7 @@ static wf_iter *batches_of(wf_comm *comm, wf_dataset *dataset, bool train, const
 static wf_status prepare_parts(wf_comm *comm, wf_prepare_opts *opts, wf_prepared *prepared)
 {
     WF_TRY(wf_agree_status(comm, check_prepare(opts)));
+    WF_TRY(agree_prepare(comm, opts));
     if (!opts->local_batchnorm)
         WF_TRY(wf_agree_status(comm, wf_to_sync_batchnorm(wf_optim_model(opts->optim), comm)));
     /* Rank 0, which reads the data sets, says whether there is one; others may give NULL. */

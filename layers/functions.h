@@ -107,8 +107,9 @@ wf_var *wf_cast(wf_var *x, wf_dtype dtype);
 /* Returns the value without its history: no gradient flows through it. This and the next five take any type. */
 wf_var *wf_detach(wf_var *x);
 
-/* Joins tensors along dimension `dim`, in the order of the list. All other dimensions must be equal. The output has
- * the order of memory of the first tensor. `dim` must not be sharded. */
+/* Joins tensors along dimension `dim` (negative: from the last), in the order of the list. All other dimensions, and
+ * layouts, must be equal: wf_redistribute brings one to the layout of another. The output has the order of memory of
+ * the first tensor. `dim` must not be sharded. */
 wf_var *wf_concat(int count, wf_var *const *x, int dim);
 /* The elements of `box`, in this rank's coordinates; a sharded dimension must be whole in it. */
 wf_var *wf_slice(wf_var *x, wf_box box);

@@ -4,7 +4,8 @@
  *
  * The input is sharded over the mesh along spatial dimensions, with shard bounds (wf_shard, wf_redistribute and these
  * layers give such tensors), and possibly along samples; parts may be uneven and empty. A rank holds the outputs whose
- * window is centred in its part, or whose place lies there, so that halos stay narrow. A halo may span several ranks.
+ * window is centred in its part, or whose place lies there, so that halos stay narrow; these shard bounds may be others
+ * than those of wf_shard, so bring targets to the output's layout (wf_redistribute). A halo may span several ranks.
  * Gradients of parameters are sums over this rank's outputs: the optimizer adds up the ranks. Pooling and upsampling
  * also take inputs that are sharded along channels, and keep that sharding. It is WF_ERR_SHAPE, which says what to do,
  * if the input is local or belongs to another mesh; and for convolutions, whose parameters' gradients are summed over

@@ -80,7 +80,8 @@ static wf_status ready(void *user, wf_param *param)
 wf_status wf_optim_differentiate(wf_optim *optim, wf_var *loss)
 {
     double seed = 1;
-    WF_NEED(loss);
+    if (!loss)
+        return wf_error_take("the loss", __FILE__, __LINE__);
     WF_TRY(wf_optim_bind(optim));
     /* Before backward, since the weight of the loss is the seed of its gradient. */
     WF_TRY(optim->distributed ? optim->distributed->loss_weight(optim, loss, &seed)

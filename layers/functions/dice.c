@@ -147,15 +147,15 @@ static wf_tensor *one_hot(const wf_tensor *labels, const wf_tensor *like)
 
 static wf_status check_dice(const wf_var *p, const wf_tensor *target, const wf_dice_opts *opts)
 {
-    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT], part[WF_PART_TEXT];
     const wf_tensor *x = p->value;
     const bool one_hot = target->shape.rank == x->shape.rank;
     WF_TRY(wf_loss_check_reduction("dice", (int)opts->reduction));
     WF_CHECK(x->shape.rank >= 2 && x->shape.rank <= 5, WF_ERR_SHAPE,
              "dice takes probabilities [N,C,...] of rank 2 to 5, not %s", wf_shape_text(x->shape, left));
     WF_CHECK(!one_hot || wf_shape_equal(target->shape, x->shape), WF_ERR_SHAPE,
-             "dice takes a target of the shape %s or labels without its dimension 1, not %s",
-             wf_shape_text(x->shape, left), wf_shape_text(target->shape, right));
+             "dice takes a target of the shape %s%s or labels without its dimension 1, not %s",
+             wf_shape_text(x->shape, left), wf_part_text(&x->layout, part), wf_shape_text(target->shape, right));
     WF_CHECK(!one_hot || !target->layout.known || wf_layout_equal(&x->layout, &target->layout), WF_ERR_SHAPE,
              "dice takes a target of the input's layout (%s), not (%s)", wf_layout_text(&x->layout, left),
              wf_layout_text(&target->layout, right));
@@ -259,8 +259,10 @@ static wf_var *share_of(wf_var *y, unsigned axes, double shares)
 wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts)
 {
     p = wf_widened(p);
-    if (!p || !target)
+    if (!p)
         return NULL;
+    if (!target)
+        return wf_error_need_null("dice", "the target", __FILE__, __LINE__);
     WF_TRY_NULL(wf_function_check("dice", p, WF_ANY_FUNCTION));
     WF_TRY_NULL(check_dice(p, target, &opts));
     const wf_layout *layout = &p->value->layout;

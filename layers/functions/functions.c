@@ -6,6 +6,8 @@
 
 #include "layers/layer_author.h"
 
+#include <stdio.h>
+
 wf_status wf_function_check_value(const char *what, const wf_var *x)
 {
     WF_CHECK(x->value, WF_ERR_STATE, "%s of a variable whose value went with the backward that passed it", what);
@@ -26,14 +28,33 @@ wf_status wf_function_check(const char *what, const wf_var *x, wf_linearity line
     return WF_OK;
 }
 
+static wf_shape whole_shape(const wf_tensor *t)
+{
+    return t->layout.known ? t->layout.global : t->shape;
+}
+
+const char *wf_part_text(const wf_layout *layout, char text[WF_PART_TEXT])
+{
+    char global[WF_SHAPE_TEXT];
+    text[0] = '\0';
+    if (layout->known && !wf_box_equal(layout->box, wf_box_of_shape(layout->global)))
+        snprintf(text, WF_PART_TEXT, " (this rank's part of %s)", wf_shape_text(layout->global, global));
+    return text;
+}
+
 wf_status wf_function_check_pair(const char *what, const wf_var *a, const wf_var *b, wf_linearity linearity)
 {
     char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
     WF_TRY(wf_function_check(what, a, linearity));
     WF_TRY(wf_function_check(what, b, linearity));
     WF_CHECK(a->tape == b->tape, WF_ERR_ARGUMENT, "%s of variables of two tapes", what);
-    WF_CHECK(wf_shape_equal(a->value->shape, b->value->shape), WF_ERR_SHAPE, "%s takes equal shapes, not %s and %s",
-             what, wf_shape_text(a->value->shape, left), wf_shape_text(b->value->shape, right));
+    if (!wf_shape_equal(a->value->shape, b->value->shape)) {
+        /* Equal wholes in other parts: their layouts say why the shapes differ here. */
+        if (wf_shape_equal(whole_shape(a->value), whole_shape(b->value)))
+            WF_TRY(wf_function_check_layouts(what, a, b));
+        WF_FAIL(WF_ERR_SHAPE, "%s takes equal shapes, not %s and %s", what, wf_shape_text(a->value->shape, left),
+                wf_shape_text(b->value->shape, right));
+    }
     WF_CHECK(a->value->dtype == b->value->dtype, WF_ERR_DTYPE, "%s takes equal types, not %s and %s", what,
              wf_dtype_name(a->value->dtype), wf_dtype_name(b->value->dtype));
     return WF_OK;
@@ -43,8 +64,8 @@ wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     WF_CHECK(wf_layout_equal(&a->value->layout, &b->value->layout), WF_ERR_SHAPE,
-             "%s takes equal layouts, not (%s) and (%s)", what, wf_layout_text(&a->value->layout, left),
-             wf_layout_text(&b->value->layout, right));
+             "%s takes equal layouts, not (%s) and (%s); wf_redistribute one of them", what,
+             wf_layout_text(&a->value->layout, left), wf_layout_text(&b->value->layout, right));
     return WF_OK;
 }
 

@@ -20,6 +20,9 @@ wf_status wf_function_check(const char *what, const wf_var *x, wf_linearity line
 wf_status wf_function_check_pair(const char *what, const wf_var *a, const wf_var *b,
                                  wf_linearity linearity) WF_NODISCARD;
 wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_var *b) WF_NODISCARD;
+/* Writes " (this rank's part of [8,3])" into text, or "" for a tensor that is whole here, and returns it. */
+#define WF_PART_TEXT (WF_SHAPE_TEXT + 32)
+const char *wf_part_text(const wf_layout *layout, char text[WF_PART_TEXT]);
 
 /* x as a layer of the context computes with it: cast, if the context computes in another type and x is of a type that
  * it takes for that. And x as functions take it that compute in f32: 16 bits are widened, NULL passes. */

@@ -11,7 +11,7 @@
 /* One label for each row of scores, of the same samples. */
 static wf_status check_label_rows(const char *what, const wf_var *scores, const wf_tensor *labels)
 {
-    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT], part[WF_PART_TEXT];
     const wf_shape *s = &scores->value->shape, *l = &labels->shape;
     WF_TRY(wf_function_check(what, scores, WF_ANY_FUNCTION));
     WF_CHECK(labels->dtype == WF_U8 || labels->dtype == WF_I32 || labels->dtype == WF_I64, WF_ERR_DTYPE,
@@ -19,8 +19,8 @@ static wf_status check_label_rows(const char *what, const wf_var *scores, const 
     bool same = s->rank >= 2 && s->rank <= 5 && l->rank == s->rank - 1 && l->dim[0] == s->dim[0];
     for (int d = 2; same && d < s->rank; d++)
         same = l->dim[d - 1] == s->dim[d];
-    WF_CHECK(same, WF_ERR_SHAPE, "%s takes scores [N,C,...] of rank 2 to 5 and labels [N,...], not %s and %s", what,
-             wf_shape_text(*s, left), wf_shape_text(*l, right));
+    WF_CHECK(same, WF_ERR_SHAPE, "%s takes scores [N,C,...] of rank 2 to 5 and labels [N,...], not %s%s and %s", what,
+             wf_shape_text(*s, left), wf_part_text(&scores->value->layout, part), wf_shape_text(*l, right));
     const wf_layout *p = &scores->value->layout, *q = &labels->layout;
     /* Labels without a layout are taken to be this rank's; with one it has to be the batch's. */
     WF_CHECK(!q->known || (p->known && p->box.lo[0] == q->box.lo[0] && p->global.dim[0] == q->global.dim[0]),
@@ -213,8 +213,10 @@ static wf_var *weigh_classes(wf_var *logp, const wf_tensor *weight)
 wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
 {
     logp = wf_widened(logp);
-    if (!logp || !labels)
+    if (!logp)
         return NULL;
+    if (!labels)
+        return wf_error_need_null("nll", "the tensor of labels", __FILE__, __LINE__);
     WF_TRY_NULL(wf_labels_check("nll", logp, labels));
     WF_TRY_NULL(check_label_opts("nll", logp->value->shape.dim[1], &opts));
     WF_CHECK_NULL(
@@ -375,8 +377,10 @@ wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels)
 
 wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
 {
-    if (!logits || !labels)
+    if (!logits)
         return NULL;
+    if (!labels)
+        return wf_error_need_null("softmax_cross_entropy", "the tensor of labels", __FILE__, __LINE__);
     const wf_layout *const layout = &logits->value->layout;
     WF_TRY_NULL(check_label_rows("softmax_cross_entropy", logits, labels));
     const int64_t whole = layout->known ? layout->global.dim[1] : logits->value->shape.dim[1];

@@ -132,15 +132,17 @@ wf_var *wf_bce_logits(wf_var *x, double target)
 /* A loss towards numbers of the program, which get no gradient. */
 static wf_var *loss_to(const char *what, loss_state state, wf_var *x, const wf_tensor *target)
 {
-    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
+    char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT], part[WF_PART_TEXT];
     x = wf_widened(x);
-    if (!x || !target)
+    if (!x)
         return NULL;
+    if (!target)
+        return wf_error_need_null(what, "the target", __FILE__, __LINE__);
     WF_TRY_NULL(wf_loss_check_reduction(what, (int)state.reduction));
     WF_TRY_NULL(wf_function_check(what, x, WF_ANY_FUNCTION));
     WF_CHECK_NULL(wf_shape_equal(x->value->shape, target->shape), WF_ERR_SHAPE,
-                  "%s takes a target of the input's shape %s, not %s", what, wf_shape_text(x->value->shape, left),
-                  wf_shape_text(target->shape, right));
+                  "%s takes a target of the input's shape %s%s, not %s", what, wf_shape_text(x->value->shape, left),
+                  wf_part_text(&x->value->layout, part), wf_shape_text(target->shape, right));
     WF_CHECK_NULL(!target->layout.known || wf_layout_equal(&x->value->layout, &target->layout), WF_ERR_SHAPE,
                   "%s takes a target of the input's layout (%s), not (%s)", what,
                   wf_layout_text(&x->value->layout, left), wf_layout_text(&target->layout, right));

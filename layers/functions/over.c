@@ -32,8 +32,8 @@ static wf_status reduction_of(const char *what, const wf_var *x, wf_dims dims, r
              WF_MAX_RANK);
     for (int i = 0; i < dims.count; i++) {
         const int d = dims.dim[i] < 0 ? dims.dim[i] + shape.rank : dims.dim[i];
-        WF_CHECK(d >= 0 && d < shape.rank, WF_ERR_SHAPE, "%s over dimension %d of %s", what, dims.dim[i],
-                 wf_shape_text(shape, text));
+        WF_CHECK(d >= 0 && d < shape.rank, WF_ERR_SHAPE, "%s over dimension %d of %s, should be %d to %d", what,
+                 dims.dim[i], wf_shape_text(shape, text), -shape.rank, shape.rank - 1);
         WF_CHECK(!(out->set >> d & 1), WF_ERR_ARGUMENT, "%s names dimension %d twice", what, d);
         WF_CHECK(!wf_layout_is_sharded(&x->value->layout, d), WF_ERR_SHAPE,
                  "%s needs all of dimension %d, which is sharded: %s; wf_redistribute it first", what, d,

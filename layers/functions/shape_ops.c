@@ -55,14 +55,21 @@ static wf_status concat_backward(wf_node *node)
 
 static const wf_op concat_op = {.name = "concat", .backward = concat_backward};
 
+/* A shape; of a part, the whole too, and how it is cut. */
+static const char *describe_input(const wf_tensor *t, char text[WF_LAYOUT_TEXT])
+{
+    return t->layout.known ? wf_layout_text(&t->layout, text) : wf_shape_text(t->shape, text);
+}
+
 static wf_status concat_check(int count, wf_var *const *x, int dim, wf_dtype *dtype)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     WF_TRY(wf_function_check_value("concat", x[0]));
     const wf_tensor *first = x[0]->value;
     *dtype = first->dtype;
-    WF_CHECK(dim >= 0 && dim < first->shape.rank, WF_ERR_ARGUMENT, "concat along dimension %d of %s", dim,
-             wf_shape_text(first->shape, left));
+    WF_CHECK(dim >= 0 && dim < first->shape.rank, WF_ERR_ARGUMENT,
+             "concat along dimension %d of %s, should be %d to %d", dim < 0 ? dim - first->shape.rank : dim,
+             wf_shape_text(first->shape, left), -first->shape.rank, first->shape.rank - 1);
     WF_CHECK(!wf_layout_is_sharded(&first->layout, dim), WF_ERR_SHAPE,
              "concat along dimension %d, which is sharded: %s; wf_redistribute it first", dim,
              wf_layout_text(&first->layout, left));
@@ -74,8 +81,11 @@ static wf_status concat_check(int count, wf_var *const *x, int dim, wf_dtype *dt
             /* Made equal in the dimension that may differ, so that the rest can be compared as a whole. */
             shape.dim[dim] = first->shape.dim[dim];
         WF_CHECK(wf_shape_equal(shape, first->shape), WF_ERR_SHAPE,
-                 "concat along dimension %d of %s and %s, which differ elsewhere", dim,
-                 wf_shape_text(first->shape, left), wf_shape_text(t->shape, right));
+                 "concat along dimension %d of %s and %s, which differ elsewhere%s", dim, describe_input(first, left),
+                 describe_input(t, right),
+                 first->layout.known || t->layout.known
+                     ? "; where it is the parts that differ, wf_redistribute one to the layout of the other"
+                     : "");
         WF_CHECK(wf_promoted(*dtype, t->dtype, dtype), WF_ERR_DTYPE,
                  "concat takes equal types, or f32, bf16 and f16, not %s and %s", wf_dtype_name(first->dtype),
                  wf_dtype_name(t->dtype));
@@ -94,7 +104,8 @@ static wf_status concat_layout(int count, wf_var *const *x, int dim, wf_shape sh
     for (int i = 1; i < count; i++) {
         wf_layout other;
         WF_TRY(follow_layout("concat", x[i], shape, from, &other));
-        WF_CHECK(wf_layout_equal(out, &other), WF_ERR_SHAPE, "concat takes equal layouts, not (%s) and (%s)",
+        WF_CHECK(wf_layout_equal(out, &other), WF_ERR_SHAPE,
+                 "concat takes equal layouts, not (%s) and (%s); wf_redistribute one of them",
                  wf_layout_text(&x[0]->value->layout, left), wf_layout_text(&x[i]->value->layout, right));
     }
     return WF_OK;
@@ -138,6 +149,8 @@ wf_var *wf_concat(int count, wf_var *const *x, int dim)
         if (!x[i])
             return NULL;
     wf_dtype dtype;
+    if (dim < 0 && x[0]->value)
+        dim += x[0]->value->shape.rank;
     WF_TRY_NULL(concat_check(count, x, dim, &dtype));
     wf_ctx *ctx = wf_tape_ctx(x[0]->tape);
     const size_t bytes = ((size_t)count + 1) * sizeof(int64_t);

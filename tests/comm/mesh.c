@@ -142,7 +142,7 @@ static void expect_refused(wf_mesh_opts opts, const char *text)
 
 static void does_not_fit(void)
 {
-    expect_refused((wf_mesh_opts){.height = size + 1}, "ranks");
+    expect_refused((wf_mesh_opts){.height = size + 1}, "ranks, should be 0 (the default) to");
     expect_refused((wf_mesh_opts){.height = -1}, "height -1");
     if (size == 4) {
         expect_refused((wf_mesh_opts){.channel = 3}, "a mesh of channel 3 does not divide the 4 ranks");

@@ -119,6 +119,9 @@ static void empty_and_scalar(void)
     wf_tensor *s = wf_tensor_from_host(ctx, WF_BF16, wf_shape_scalar(), (uint16_t[]){0x4040});
     WF_EXPECT(wf_tensor_item(s) == 3, "%g", wf_tensor_item(s));
     WF_EXPECT(isnan(wf_tensor_item(e)) && isnan(wf_tensor_item(NULL)), "no single element");
+    WF_EXPECT(wf_error_code() == WF_ERR_SHAPE && strstr(wf_error_message(), "should have one element"), "is %s: %s",
+              wf_status_name(wf_error_code()), wf_error_message());
+    wf_error_clear();
     wf_tensor_free(s);
     wf_tensor_free(e);
     WF_EXPECT(wf_tensor_new(ctx, WF_F32, WF_SHAPE(2, -1)) == NULL, "negative dimension");

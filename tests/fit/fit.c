@@ -421,9 +421,11 @@ static wf_fit_opts of_two_losses(wf_fit_opts o)
     return o;
 }
 
-static wf_fit_opts of_negative_epochs(wf_fit_opts o)
+/* The last rank has other epochs, of more than two ranks another batch; a single one has a wrong batch. */
+static wf_fit_opts of_other_numbers(wf_fit_opts o)
 {
-    o.epochs = -1;
+    if (rank == size - 1)
+        *(size == 2 ? &o.epochs : &o.batch) += size == 1 ? -99 : 1;
     return o;
 }
 
@@ -476,8 +478,7 @@ static wf_fit_opts without_samples(wf_fit_opts o)
 
 static wf_fit_opts of_one_rank_alone(wf_fit_opts o)
 {
-    if (rank == size - 1)
-        o.accumulate = -2;
+    o.accumulate = rank == size - 1 ? -2 : 0;
     return o;
 }
 
@@ -526,23 +527,23 @@ static wf_fit_opts without_labels(wf_fit_opts o)
 /* Every rank gets an error with these words. The last ones leave the communicator dead, so each has one of its own. */
 static void refuses(void)
 {
-    static const refusal list[] = {{"wf_fit needs a loss", without_loss},
-                                   {"loss and batch_loss are given", of_two_losses},
-                                   {"epochs -1", of_negative_epochs},
-                                   {"batches of -3 samples", of_negative_batch},
-                                   {"watch is accurracy: should be loss or the name of a metric", that_watches_nothing},
-                                   {"ema is 1: should be 0 (none) or more, below 1", of_an_average_without_end},
-                                   {"need a folder of checkpoints", that_resumes_nowhere},
-                                   {"two metrics are named accuracy", of_two_names},
-                                   {"need a data set to test on", without_test},
-                                   {"no data set to train on", without_samples},
-                                   {"accumulate -2", of_one_rank_alone},
-                                   {"/nowhere/at/all", of_a_missing_folder},
-                                   {"memory", of_a_reader_that_failed},
-                                   {"the data set to train on is empty", of_nothing},
-                                   {"loss", of_steps_too_long},
-                                   {"the metric odd is no number", of_no_number},
-                                   {"the samples have no labels", without_labels}};
+    const refusal list[] = {{"wf_fit needs a loss", without_loss},
+                            {"loss and batch_loss are given", of_two_losses},
+                            {size == 2 ? "wf_fit: epochs is" : "wf_prepare: batch", of_other_numbers},
+                            {"batches of -3 samples", of_negative_batch},
+                            {"watch is accurracy: should be loss or the name of a metric", that_watches_nothing},
+                            {"ema is 1: should be 0 (none) or more, below 1", of_an_average_without_end},
+                            {"need a folder of checkpoints", that_resumes_nowhere},
+                            {"two metrics are named accuracy", of_two_names},
+                            {"need a data set to test on", without_test},
+                            {"no data set to train on", without_samples},
+                            {"accumulate -2", of_one_rank_alone},
+                            {"/nowhere/at/all", of_a_missing_folder},
+                            {"memory", of_a_reader_that_failed},
+                            {"the data set to train on is empty", of_nothing},
+                            {"loss", of_steps_too_long},
+                            {"the metric odd is no number", of_no_number},
+                            {"the samples have no labels", without_labels}};
     wf_comm *const whole = comm;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         comm = test_comm_open("flat", (wf_ctx_opts){.dtype = WF_F64});

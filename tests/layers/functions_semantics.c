@@ -177,6 +177,51 @@ static void bad_losses(void)
     end();
 }
 
+/* Missing labels and targets are told where they are missing, not as a loss that is NULL. */
+static void missing_targets(void)
+{
+    begin();
+    wf_var *x = counted(WF_SHAPE(3, 3), 0, NULL);
+    expect_null("no labels", wf_softmax_cross_entropy(x, NULL), WF_ERR_ARGUMENT, "the tensor of labels is NULL");
+    expect_null("no labels", wf_nll(x, NULL), WF_ERR_ARGUMENT, "nll: the tensor of labels is NULL");
+    expect_null("no target", wf_bce_logits_with(x, NULL), WF_ERR_ARGUMENT, "bce_logits_with: the target is NULL");
+    expect_null("no target", wf_dice(x, NULL, (wf_dice_opts){0}), WF_ERR_ARGUMENT, "dice: the target is NULL");
+    WF_EXPECT(!wf_softmax_cross_entropy(NULL, NULL) && wf_error_code() == WF_OK, "NULL scores are a new error");
+    end();
+}
+
+/* Values that are equal as wholes and in other parts here: the message says so, and which call helps. */
+static void other_parts(void)
+{
+    begin();
+    wf_var *x = part(8, 2, 5), *y = part(8, 2, 4), *wide = part(9, 2, 4);
+    wf_tensor *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(8), (int64_t[8]){0});
+    wf_tensor *whole = wf_tensor_new(ctx, WF_F64, WF_SHAPE(8, 3));
+    expect_null("concat", wf_concat(2, (wf_var *[]){x, y}, 1), WF_ERR_SHAPE,
+                "it is the parts that differ, wf_redistribute one");
+    expect_null("concat", wf_concat(2, (wf_var *[]){x, part(8, 3, 6)}, 1), WF_ERR_SHAPE, "wf_redistribute one of them");
+    expect_null("mse", wf_mse(x, y), WF_ERR_SHAPE, "mse takes equal layouts, not ([8,3] sharded over data");
+    expect_null("mse of other wholes", wf_mse(x, wide), WF_ERR_SHAPE, "mse takes equal shapes, not [3,3] and [2,3]");
+    expect_null("whole labels", wf_nll(x, labels), WF_ERR_SHAPE, "not [3,3] (this rank's part of [8,3]) and [8]");
+    expect_null("whole target", wf_bce_logits_with(x, whole), WF_ERR_SHAPE, "[3,3] (this rank's part of [8,3]), not");
+    expect_null("dice, whole target", wf_dice(x, whole, (wf_dice_opts){0}), WF_ERR_SHAPE, "this rank's part of [8,3]");
+    wf_tensor_free(labels);
+    wf_tensor_free(whole);
+    end();
+}
+
+static void dimensions(void)
+{
+    begin();
+    wf_var *x = counted(WF_SHAPE(2, 3), 0, NULL), *both[] = {x, x};
+    const wf_shape last = wf_var_shape(wf_concat(2, both, -1)), first = wf_var_shape(wf_concat(2, both, -2));
+    WF_EXPECT(wf_shape_equal(last, WF_SHAPE(2, 6)) && wf_shape_equal(first, WF_SHAPE(4, 3)), "counted from the last");
+    expect_null("concat", wf_concat(2, both, 2), WF_ERR_ARGUMENT, "dimension 2 of [2,3], should be -2 to 1");
+    expect_null("concat", wf_concat(2, both, -3), WF_ERR_ARGUMENT, "dimension -3 of [2,3], should be -2 to 1");
+    expect_null("mean", wf_mean_over(x, WF_DIMS(2), false), WF_ERR_SHAPE, "dimension 2 of [2,3], should be -2 to 1");
+    end();
+}
+
 static void layouts_follow(void)
 {
     begin();
@@ -429,6 +474,9 @@ int main(int argc, char **argv)
                                    {"local_means", local_means},
                                    {"mixtures", mixtures},
                                    {"bad_losses", bad_losses},
+                                   {"missing_targets", missing_targets},
+                                   {"other_parts", other_parts},
+                                   {"dimensions", dimensions},
                                    {"layouts_follow", layouts_follow},
                                    {"partitions", partitions},
                                    {"statistics", statistics},
