@@ -50,6 +50,36 @@ wf_status wf_pieces_once(wf_pieces *pieces, int64_t first, wf_echoes *echoes) WF
 
 /* outer minus inner as boxes that do not overlap; returns how many, at most 2 * rank. */
 int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK]);
+/* Returns true if a box is contiguous in a dense array of `world`. */
+bool wf_box_dense_in(wf_box box, wf_box world, wf_order order);
+
+/* The halo of a need as slabs, dense boxes one after the other: the need without the part of it that a rank has, which
+ * may be most of it and takes no memory here. */
+typedef struct wf_slabs {
+    wf_box need;
+    int n;
+    int64_t elements; /* of the array that holds all slabs */
+    wf_box box[2 * WF_MAX_RANK];
+    int64_t at[2 * WF_MAX_RANK]; /* the element with which each slab begins */
+} wf_slabs;
+wf_slabs wf_slabs_of(wf_box need, wf_box have);
+/* The number of the slab that contains the box; n if none does. */
+int wf_slabs_find(const wf_slabs *slabs, wf_box box);
+/* Makes sure that one slab contains the box, which lies in the need: where none does, the whole need becomes the only
+ * slab. */
+void wf_slabs_hold(wf_slabs *slabs, wf_box box);
+
+/* Boxes of pieces in their order, and over halves of halves of them the box around those that are not empty. Ranks of a
+ * mesh that follow each other lie side by side, so a search for pieces that meet a box leaves most halves out. */
+typedef struct wf_piece_tree {
+    int64_t size;
+    const wf_piece *piece; /* whose box is in the tree */
+    wf_box *around;        /* of [lo, hi): entry `node`; of its halves: node + 1, node + 2 (middle - lo) */
+} wf_piece_tree;
+/* Borrows the list. The caller frees `around`. */
+wf_status wf_piece_tree_make(wf_ctx *ctx, wf_piece_tree *tree, const wf_pieces *list) WF_NODISCARD;
+/* The first of [first, last) whose box meets this one; `last` if there is none. */
+int64_t wf_piece_tree_next(const wf_piece_tree *tree, const wf_box *box, int64_t first, int64_t last);
 
 /* WF_ERR_ARGUMENT where an array of this rank has no such boundary, whatever its lengths. Local. */
 wf_status wf_boundary_check(const wf_boundary *boundary, int rank) WF_NODISCARD;

@@ -1,5 +1,5 @@
-/* Lists of pieces: boxes taken out of others, and elements that several pieces have brought down to one of them. Pure
- * geometry, of which plans of exchanges are made. */
+/* Lists of pieces: boxes taken out of others, slabs, which pieces meet a box, and elements that several pieces have
+ * brought down to one of them. Pure geometry, of which plans of exchanges are made. */
 #include "core/boundary_author.h"
 
 #include "core/context_author.h"
@@ -33,6 +33,19 @@ int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK])
     return n;
 }
 
+bool wf_box_dense_in(wf_box box, wf_box world, wf_order order)
+{
+    bool outside = false;
+    for (int i = box.rank - 1; i >= 0; i--) {
+        const int d = wf_order_dim(order, box.rank, i);
+        const int64_t length = box.hi[d] - box.lo[d];
+        if (outside && length > 1)
+            return false;
+        outside = outside || length < world.hi[d] - world.lo[d];
+    }
+    return true;
+}
+
 wf_status wf_pieces_push(wf_pieces *l, const wf_piece *one)
 {
     wf_piece *piece = wf_grow(l->ctx, l->piece, &l->room, l->n + 1, sizeof *piece);
@@ -62,6 +75,104 @@ wf_status wf_pieces_subtract(wf_pieces *left, wf_box box)
         left->piece[kept++].box = left->piece[i].box;
     left->n = kept;
     return WF_OK;
+}
+
+/* --- slabs -------------------------------------------------------------------------------------------------------- */
+
+static void place_slabs(wf_slabs *slabs)
+{
+    slabs->elements = 0;
+    for (int i = 0; i < slabs->n; i++) {
+        slabs->at[i] = slabs->elements;
+        /* Slabs begin at cache lines, if elements have 4 bytes. */
+        slabs->elements += (wf_shape_count(wf_box_shape(slabs->box[i])) + 15) / 16 * 16;
+    }
+}
+
+wf_slabs wf_slabs_of(wf_box need, wf_box have)
+{
+    wf_slabs slabs = {.need = need};
+    slabs.n = wf_box_subtract(need, have, slabs.box);
+    place_slabs(&slabs);
+    return slabs;
+}
+
+int wf_slabs_find(const wf_slabs *slabs, wf_box box)
+{
+    int i = 0;
+    while (i < slabs->n && !wf_box_contains(slabs->box[i], box))
+        i++;
+    return i;
+}
+
+void wf_slabs_hold(wf_slabs *slabs, wf_box box)
+{
+    if (wf_slabs_find(slabs, box) < slabs->n)
+        return;
+    slabs->n = 1;
+    slabs->box[0] = slabs->need;
+    place_slabs(slabs);
+}
+
+/* --- which pieces meet a box -------------------------------------------------------------------------------------- */
+
+static bool meet(const wf_box *a, const wf_box *b)
+{
+    for (int d = 0; d < a->rank; d++)
+        if (a->lo[d] >= b->hi[d] || b->lo[d] >= a->hi[d])
+            return false;
+    return !wf_box_empty(*a) && !wf_box_empty(*b);
+}
+
+static wf_box box_around(wf_box a, wf_box b)
+{
+    if (wf_box_empty(a) || wf_box_empty(b))
+        return wf_box_empty(a) ? b : a;
+    for (int d = 0; d < a.rank; d++) {
+        a.lo[d] = b.lo[d] < a.lo[d] ? b.lo[d] : a.lo[d];
+        a.hi[d] = b.hi[d] > a.hi[d] ? b.hi[d] : a.hi[d];
+    }
+    return a;
+}
+
+static void fill_tree(wf_piece_tree *t, int64_t node, int64_t lo, int64_t hi)
+{
+    const int64_t middle = lo + (hi - lo) / 2, right = node + 2 * (middle - lo);
+    if (hi - lo == 1) {
+        t->around[node] = t->piece[lo].box;
+        return;
+    }
+    fill_tree(t, node + 1, lo, middle);
+    fill_tree(t, right, middle, hi);
+    t->around[node] = box_around(t->around[node + 1], t->around[right]);
+}
+
+wf_status wf_piece_tree_make(wf_ctx *ctx, wf_piece_tree *t, const wf_pieces *l)
+{
+    *t = (wf_piece_tree){
+        .size = l->n, .piece = l->piece, .around = wf_malloc(ctx, (2 * (size_t)l->n + 1) * sizeof(wf_box))};
+    if (!t->around)
+        return wf_error_code();
+    if (l->n > 0)
+        fill_tree(t, 0, 0, l->n);
+    return WF_OK;
+}
+
+static int64_t search(const wf_piece_tree *t, int64_t node, int64_t lo, int64_t hi, const wf_box *box, int64_t first,
+                      int64_t last)
+{
+    const int64_t middle = lo + (hi - lo) / 2;
+    if (hi <= first || lo >= last || !meet(&t->around[node], box))
+        return last;
+    if (hi - lo == 1)
+        return lo;
+    const int64_t found = search(t, node + 1, lo, middle, box, first, last);
+    return found < last ? found : search(t, node + 2 * (middle - lo), middle, hi, box, first, last);
+}
+
+int64_t wf_piece_tree_next(const wf_piece_tree *t, const wf_box *box, int64_t first, int64_t last)
+{
+    return first < last ? search(t, 0, 0, t->size, box, first, last) : last;
 }
 
 /* --- what is there once ---------------------------------------------------------------------------------------------

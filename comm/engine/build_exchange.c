@@ -14,7 +14,8 @@ typedef struct side {
     const wf_piece *piece;
     const bool *dense; /* NULL: no piece is */
     int64_t pieces;
-    bool needs; /* the array is a need: pieces lie at their places, not at their sources */
+    bool needs;            /* the array is a need: pieces lie at their places, not at their sources */
+    const wf_slabs *slabs; /* how a need is held; NULL: as its box */
     wf_box held;
     int64_t stride[WF_MAX_RANK];
     wf_address array;
@@ -58,6 +59,7 @@ static side side_of(const exchange *e, bool sends, const int64_t *stride)
     side s = {.piece = first ? plan->send : plan->recv,
               .pieces = first ? plan->n_send : plan->n_recv,
               .needs = !first,
+              .slabs = first ? NULL : e->shape->slabs,
               .dense = first ? e->shape->dense_send : e->shape->dense_recv,
               .held = first ? e->shape->have : e->shape->need};
     if (stride)
@@ -73,6 +75,8 @@ static size_t extent(const exchange *e, const side *s)
     int64_t last = 0;
     if (wf_box_empty(s->held))
         return 0;
+    if (s->slabs)
+        return (size_t)s->slabs->elements * e->size;
     for (int d = 0; d < s->held.rank; d++)
         last += (s->held.hi[d] - s->held.lo[d] - 1) * s->stride[d];
     return (size_t)(last + 1) * e->size;
@@ -106,14 +110,26 @@ static packet *list_packets(const exchange *e, const side *s, int *count)
     return list;
 }
 
-/* The piece in the array of the side. */
+/* The piece in the array of the side, which begins at array_at. */
 static wf_step_box step_box(const exchange *e, const side *s, const wf_piece *piece)
 {
     wf_step_box at = {.held = s->held, .box = s->needs ? piece->at : piece->box, .order = e->shape->order};
     memcpy(at.stride, s->stride, sizeof at.stride);
+    if (s->slabs) {
+        at.held = s->slabs->box[wf_slabs_find(s->slabs, piece->at)];
+        wf_order_strides(wf_box_shape(at.held), at.order, at.stride);
+    }
     for (int d = 0; d < WF_MAX_RANK; d++)
         at.step[d] = s->needs ? piece->step[d] : 1;
     return at;
+}
+
+/* The array of the side, or the slab that the piece lies in. */
+static wf_address array_at(const exchange *e, const side *s, const wf_piece *piece)
+{
+    if (!s->slabs)
+        return s->array;
+    return wf_address_add(s->array, (size_t)s->slabs->at[wf_slabs_find(s->slabs, piece->at)] * e->size);
 }
 
 /* Returns true if a piece is one run of memory in the array of the side, in the order of travel, and where. */
@@ -126,11 +142,11 @@ static bool lies_dense(const exchange *e, const side *s, const wf_piece *piece, 
     if (piece->negate)
         return false;
     for (int d = 0; d < shape.rank; d++) {
-        if (box.step[d] != 1 || (shape.dim[d] > 1 && s->stride[d] != dense[d]))
+        if (box.step[d] != 1 || (shape.dim[d] > 1 && box.stride[d] != dense[d]))
             return false;
-        offset += (box.box.lo[d] - s->held.lo[d]) * s->stride[d];
+        offset += (box.box.lo[d] - box.held.lo[d]) * box.stride[d];
     }
-    *at = wf_address_add(s->array, (size_t)offset * e->size);
+    *at = wf_address_add(array_at(e, s, piece), (size_t)offset * e->size);
     return true;
 }
 
@@ -186,10 +202,11 @@ static wf_steps copy_echoes(const exchange *e, int64_t of, const wf_piece *part,
     for (int64_t i = next_echo(e, of, part, 0, &echo); i < e->shape->plan->n_echo;
          i = next_echo(e, of, part, i + 1, &echo)) {
         const wf_step_box packed = packed_box(e, part->box, echo.box), place = step_box(e, need, &echo);
+        const wf_address array = array_at(e, need, &echo);
         wf_after(e->b, all);
         all.last = e->shape->reversed
-                       ? copy_box(e, need->array, &place, at, &packed, echo.negate, true).last
-                       : copy_box(e, at, &packed, need->array, &place, echo.negate != part->negate, false).last;
+                       ? copy_box(e, array, &place, at, &packed, echo.negate, true).last
+                       : copy_box(e, at, &packed, array, &place, echo.negate != part->negate, false).last;
     }
     return all;
 }
@@ -210,7 +227,8 @@ static void place_message(const exchange *e, const side *s, packet *p, bool may_
 /* The sender changes signs, so that what travels is what is unpacked. `part` is one of piece `of` of the side. */
 static wf_steps pack(const exchange *e, int64_t of, const wf_piece *part, wf_address to)
 {
-    const wf_steps all = wf_add_pack(e->b, e->out.array, step_box(e, &e->out, part), e->shape->dtype, to, part->negate);
+    const wf_steps all =
+        wf_add_pack(e->b, array_at(e, &e->out, part), step_box(e, &e->out, part), e->shape->dtype, to, part->negate);
     return e->out.needs ? copy_echoes(e, of, part, to, all) : all;
 }
 
@@ -347,8 +365,8 @@ static wf_steps unpack(const exchange *e, int64_t of, const wf_piece *part, wf_a
         wf_after(e->b, before);
         wf_builder_at_wait(e->b);
     }
-    const wf_steps all =
-        wf_add_unpack(e->b, from, step_box(e, &e->in, part), e->shape->dtype, e->in.array, e->shape->reversed);
+    const wf_steps all = wf_add_unpack(e->b, from, step_box(e, &e->in, part), e->shape->dtype,
+                                       array_at(e, &e->in, part), e->shape->reversed);
     return e->in.needs ? copy_echoes(e, of, part, from, all) : all;
 }
 
@@ -396,7 +414,8 @@ static wf_steps keep_own(const exchange *e, wf_steps before)
         if (!e->shape->own && e->shape->reversed)
             wf_builder_at_wait(e->b);
         const wf_step_box from = step_box(e, &e->out, piece), to = step_box(e, &e->in, piece);
-        before = copy_box(e, e->out.array, &from, e->in.array, &to, piece->negate, e->shape->reversed);
+        before = copy_box(e, array_at(e, &e->out, piece), &from, array_at(e, &e->in, piece), &to, piece->negate,
+                          e->shape->reversed);
     }
     return before;
 }
@@ -406,7 +425,8 @@ static void fill_rest(const exchange *e)
 {
     const wf_plan *plan = e->shape->plan;
     for (int64_t i = 0; i < plan->n_fill && !e->shape->reversed; i++)
-        wf_add_fill(e->b, step_box(e, &e->in, &plan->fill[i]), e->shape->dtype, e->in.array, plan->value);
+        wf_add_fill(e->b, step_box(e, &e->in, &plan->fill[i]), e->shape->dtype, array_at(e, &e->in, &plan->fill[i]),
+                    plan->value);
 }
 
 /* --- as one group of native messages ------------------------------------------------------------------------------ */

@@ -39,12 +39,14 @@ typedef struct wf_exchange_native {
  * added to output 0, in the order of peers. Elements travel in `order`. `own`: also what this rank has itself and needs
  * where it is; what it has and needs elsewhere (beyond an edge) comes in any case, as what is filled does. */
 struct wf_plan;
+struct wf_slabs;
 typedef struct wf_exchange_shape {
     const struct wf_plan *plan;
     wf_box have, need;
     wf_dtype dtype;
     wf_order order;
     bool reversed, own;
+    const struct wf_slabs *slabs;           /* how the need is held; without `own`. NULL: as its box */
     const int64_t *from_stride, *to_stride; /* of what is read, and written; NULL: dense in `order` */
     const bool *dense_send, *dense_recv;    /* piece n of the plan's lists lies dense in the boxes of both ranks; NULL:
                                                none does */

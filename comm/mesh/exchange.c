@@ -22,6 +22,7 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
                                      .order = exchange->order,
                                      .reversed = form->reversed,
                                      .own = form->own,
+                                     .slabs = form->in_slabs ? &exchange->slabs : NULL,
                                      .from_stride = form->from_stride,
                                      .to_stride = form->to_stride,
                                      .dense_send = exchange->dense,
@@ -38,7 +39,7 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
 
 static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
 {
-    return a->reversed == b->reversed && a->own == b->own &&
+    return a->reversed == b->reversed && a->own == b->own && a->in_slabs == b->in_slabs &&
            !memcmp(a->from_stride, b->from_stride, sizeof a->from_stride) &&
            !memcmp(a->to_stride, b->to_stride, sizeof a->to_stride);
 }
@@ -47,10 +48,13 @@ static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
 static wf_status find_form(wf_exchange *exchange, bool own)
 {
     wf_exchange_form *form = exchange->form;
-    wf_exchange_form key = {.reversed = exchange->reversed, .own = own};
+    wf_exchange_form key = {.reversed = exchange->reversed, .own = own, .in_slabs = exchange->in_slabs};
     int at = 0;
-    memcpy(key.from_stride, exchange->from->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
-    memcpy(key.to_stride, exchange->to->stride, sizeof(int64_t) * (size_t)exchange->have.rank);
+    const size_t bytes = sizeof(int64_t) * (size_t)exchange->have.rank;
+    if (!exchange->in_slabs || !exchange->reversed)
+        memcpy(key.from_stride, exchange->from->stride, bytes);
+    if (!exchange->in_slabs || exchange->reversed)
+        memcpy(key.to_stride, exchange->to->stride, bytes);
     while (at < WF_EXCHANGE_FORMS - 1 && form[at].entry && !equal(&form[at], &key))
         at++;
     if (form[at].entry && equal(&form[at], &key)) {
@@ -66,14 +70,17 @@ static wf_status find_form(wf_exchange *exchange, bool own)
 
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
 
-static wf_status check_tensor(const wf_exchange *exchange, const char *name, const wf_tensor *x, wf_box box)
+/* Checks the array of the have-box, or of the need. */
+static wf_status check_tensor(const wf_exchange *exchange, const char *name, const wf_tensor *x, bool needs)
 {
     char is[WF_SHAPE_TEXT], should[WF_SHAPE_TEXT];
-    const wf_shape shape = wf_box_shape(box);
+    const bool in_slabs = needs && exchange->in_slabs;
+    const wf_box box = needs ? exchange->need : exchange->have;
+    const wf_shape shape = in_slabs ? WF_SHAPE(exchange->slabs.elements) : wf_box_shape(box);
     WF_CHECK(x->dtype == exchange->dtype, WF_ERR_DTYPE, "%s of an exchange of %s is %s", name,
              wf_dtype_name(exchange->dtype), wf_dtype_name(x->dtype));
     WF_CHECK(wf_shape_equal(x->shape, shape) || (wf_box_empty(box) && wf_tensor_count(x) == 0), WF_ERR_SHAPE,
-             "%s of an exchange is %s, and its box %s", name, wf_shape_text(x->shape, is),
+             "%s of an exchange is %s, and its %s %s", name, wf_shape_text(x->shape, is), in_slabs ? "slabs" : "box",
              wf_shape_text(shape, should));
     return WF_OK;
 }
@@ -110,8 +117,8 @@ static wf_status check_and_begin(wf_exchange *exchange, const wf_tensor *from, w
         WF_TRY(wf_comm_alive(exchange->comm));
     WF_NEED(from);
     WF_NEED(to);
-    WF_TRY(check_tensor(exchange, reversed ? "dy" : "x", from, reversed ? exchange->need : exchange->have));
-    WF_TRY(check_tensor(exchange, reversed ? "dx" : "y", to, reversed ? exchange->have : exchange->need));
+    WF_TRY(check_tensor(exchange, reversed ? "dy" : "x", from, reversed));
+    WF_TRY(check_tensor(exchange, reversed ? "dx" : "y", to, !reversed));
     exchange->from = from;
     exchange->to = to;
     if (wf_exchange_moves(exchange)) {
@@ -139,14 +146,23 @@ static void count_time(const wf_exchange *exchange, int64_t start_ns)
     exchange->comm->traffic.exchange_ns += (uint64_t)(wf_now_ns() - start_ns);
 }
 
-static wf_status begin_direction(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reversed, bool own)
+/* The part of the need that its tensor holds, and an exchange moves. */
+typedef enum need_part {
+    WHOLE = 0, /* all of it */
+    HALO,      /* all of it, of which the own part is left alone */
+    SLABS,     /* the halo, in slabs */
+} need_part;
+
+static wf_status begin_direction(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reversed,
+                                 need_part part)
 {
     WF_NEED(exchange);
     const int64_t start_ns = wf_now_ns();
     if (exchange->flight.entry)
         return end_call(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
     exchange->reversed = reversed;
-    const wf_status status = check_and_begin(exchange, from, to, own);
+    exchange->in_slabs = part == SLABS;
+    const wf_status status = check_and_begin(exchange, from, to, part == WHOLE);
     count_time(exchange, start_ns);
     if (status == WF_OK)
         wf_watch_end(); /* what the caller computes meanwhile may take its time */
@@ -155,22 +171,32 @@ static wf_status begin_direction(wf_exchange *exchange, const wf_tensor *from, w
 
 wf_status wf_exchange_begin(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
 {
-    return begin_direction(exchange, x, y, false, true);
+    return begin_direction(exchange, x, y, false, WHOLE);
 }
 
 wf_status wf_exchange_begin_halo(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y)
 {
-    return begin_direction(exchange, x, y, false, false);
+    return begin_direction(exchange, x, y, false, HALO);
 }
 
 wf_status wf_exchange_reverse_begin(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx)
 {
-    return begin_direction(exchange, dy, dx, true, true);
+    return begin_direction(exchange, dy, dx, true, WHOLE);
 }
 
 wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx)
 {
-    return begin_direction(exchange, dy, dx, true, false);
+    return begin_direction(exchange, dy, dx, true, HALO);
+}
+
+wf_status wf_exchange_begin_slabs(wf_exchange *exchange, const wf_tensor *x, wf_tensor *slabs)
+{
+    return begin_direction(exchange, x, slabs, false, SLABS);
+}
+
+wf_status wf_exchange_reverse_begin_slabs(wf_exchange *exchange, const wf_tensor *slabs, wf_tensor *dx)
+{
+    return begin_direction(exchange, slabs, dx, true, SLABS);
 }
 
 static wf_status poll(wf_exchange *exchange)

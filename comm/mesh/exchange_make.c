@@ -61,20 +61,6 @@ static void describe_calls(wf_exchange *exchange, int size, const wf_box *have, 
     exchange->reverse_call.name = "exchange_reverse";
 }
 
-/* Returns true if a box is contiguous in a dense array of `world`. */
-static bool dense_in(wf_box box, wf_box world, wf_order order)
-{
-    bool outside = false;
-    for (int i = box.rank - 1; i >= 0; i--) {
-        const int d = wf_order_dim(order, box.rank, i);
-        const int64_t length = box.hi[d] - box.lo[d];
-        if (outside && length > 1)
-            return false;
-        outside = outside || length < world.hi[d] - world.lo[d];
-    }
-    return true;
-}
-
 /* Notes which pieces are contiguous in memory at both ends, if tensors are dense. */
 static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_box *need)
 {
@@ -87,10 +73,25 @@ static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_
         const bool sends = i < plan->n_send;
         const wf_piece *piece = sends ? &plan->send[i] : &plan->recv[i - plan->n_send];
         const int from = sends ? plan->rank : piece->peer, to = sends ? piece->peer : plan->rank;
-        exchange->dense[i] = wf_piece_plain(piece) && dense_in(piece->box, have[from], exchange->order) &&
-                             dense_in(piece->at, need[to], exchange->order);
+        exchange->dense[i] = wf_piece_plain(piece) && wf_box_dense_in(piece->box, have[from], exchange->order) &&
+                             wf_box_dense_in(piece->at, need[to], exchange->order);
     }
     return WF_OK;
+}
+
+/* Every piece of the halo lies in one slab. */
+static void find_slabs(wf_exchange *exchange)
+{
+    const wf_plan *plan = exchange->plan;
+    wf_slabs *slabs = &exchange->slabs;
+    *slabs = wf_slabs_of(exchange->need, exchange->have);
+    for (int64_t i = 0; i < plan->n_recv; i++)
+        if (plan->recv[i].peer != plan->rank || !wf_piece_stays(&plan->recv[i]))
+            wf_slabs_hold(slabs, plan->recv[i].at);
+    for (int64_t i = 0; i < plan->n_echo; i++)
+        wf_slabs_hold(slabs, plan->echo[i].piece.at);
+    for (int64_t i = 0; i < plan->n_fill; i++)
+        wf_slabs_hold(slabs, plan->fill[i].at);
 }
 
 /* Refuses integers that would change their sign: here, where all ranks do. */
@@ -115,6 +116,7 @@ static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *n
     describe_calls(exchange, comm->size, have, need, beyond);
     exchange->have = have[comm->rank];
     exchange->need = need[comm->rank];
+    find_slabs(exchange);
     return find_dense(exchange, have, need);
 }
 
@@ -164,6 +166,11 @@ int64_t wf_exchange_bytes(const wf_exchange *exchange)
 bool wf_exchange_moves(const wf_exchange *exchange)
 {
     return exchange && exchange->plan->moves;
+}
+
+const wf_slabs *wf_exchange_slabs(const wf_exchange *exchange)
+{
+    return exchange ? &exchange->slabs : NULL;
 }
 
 wf_comm *wf_exchange_comm(const wf_exchange *exchange)

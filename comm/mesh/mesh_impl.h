@@ -44,7 +44,7 @@ void wf_mesh_list_clear(wf_mesh_list *list);
 
 /* One schedule of an exchange, under what it was made for. */
 typedef struct wf_exchange_form {
-    bool reversed, own;
+    bool reversed, own, in_slabs; /* in_slabs: the halo is, without strides */
     int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
     struct wf_engine_entry *entry; /* NULL: none is here yet */
 } wf_exchange_form;
@@ -58,7 +58,8 @@ struct wf_exchange {
     bool *dense;       /* of the plan's sends, then of its receives: a run of memory in the boxes of both ranks */
     wf_call call, reverse_call;
     wf_shape extent; /* of all that is needed, for messages */
-    bool reversed;
+    wf_slabs slabs;
+    bool reversed, in_slabs;
     const wf_tensor *from;
     wf_tensor *to;
     wf_exchange_form form[WF_EXCHANGE_FORMS]; /* the last one used first */

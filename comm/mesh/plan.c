@@ -6,80 +6,13 @@
 
 #include <stdlib.h>
 
-/* --- who meets a box ---------------------------------------------------------------------------------------------- */
-
-/* Boxes of all ranks in the order of ranks, and over halves of halves of them the box around those that are not empty.
- * Ranks of a mesh that follow each other lie side by side, so a search for what meets a box leaves most halves out. */
-typedef struct tree {
-    int64_t size;
-    const wf_piece *piece; /* whose box is in the tree */
-    wf_box *around;        /* of [lo, hi): entry `node`; of its halves: node + 1, node + 2 (middle - lo) */
-} tree;
-
-static bool meet(const wf_box *a, const wf_box *b)
-{
-    for (int d = 0; d < a->rank; d++)
-        if (a->lo[d] >= b->hi[d] || b->lo[d] >= a->hi[d])
-            return false;
-    return !wf_box_empty(*a) && !wf_box_empty(*b);
-}
-
-static wf_box around(wf_box a, wf_box b)
-{
-    if (wf_box_empty(a) || wf_box_empty(b))
-        return wf_box_empty(a) ? b : a;
-    for (int d = 0; d < a.rank; d++) {
-        a.lo[d] = b.lo[d] < a.lo[d] ? b.lo[d] : a.lo[d];
-        a.hi[d] = b.hi[d] > a.hi[d] ? b.hi[d] : a.hi[d];
-    }
-    return a;
-}
-
-static void fill_tree(tree *t, int64_t node, int64_t lo, int64_t hi)
-{
-    const int64_t middle = lo + (hi - lo) / 2, right = node + 2 * (middle - lo);
-    if (hi - lo == 1) {
-        t->around[node] = t->piece[lo].box;
-        return;
-    }
-    fill_tree(t, node + 1, lo, middle);
-    fill_tree(t, right, middle, hi);
-    t->around[node] = around(t->around[node + 1], t->around[right]);
-}
-
-static wf_status make_tree(wf_ctx *ctx, tree *t, const wf_pieces *l)
-{
-    *t = (tree){.size = l->n, .piece = l->piece, .around = wf_malloc(ctx, (2 * (size_t)l->n + 1) * sizeof(wf_box))};
-    if (!t->around)
-        return wf_error_code();
-    if (l->n > 0)
-        fill_tree(t, 0, 0, l->n);
-    return WF_OK;
-}
-
-static int64_t search(const tree *t, int64_t node, int64_t lo, int64_t hi, const wf_box *box, int64_t first,
-                      int64_t last)
-{
-    const int64_t middle = lo + (hi - lo) / 2;
-    if (hi <= first || lo >= last || !meet(&t->around[node], box))
-        return last;
-    if (hi - lo == 1)
-        return lo;
-    const int64_t found = search(t, node + 1, lo, middle, box, first, last);
-    return found < last ? found : search(t, node + 2 * (middle - lo), middle, hi, box, first, last);
-}
-
-/* The first of [first, last) whose box meets this one; `last` if there is none. */
-static int64_t next(const tree *t, const wf_box *box, int64_t first, int64_t last)
-{
-    return first < last ? search(t, 0, 0, t->size, box, first, last) : last;
-}
-
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t first, int64_t last, wf_pieces *left)
+static wf_status subtract_owners(const wf_piece_tree *have, const wf_box *box, int64_t first, int64_t last,
+                                 wf_pieces *left)
 {
-    for (int64_t r = next(have, box, first, last); r < last && left->n > 0; r = next(have, box, r + 1, last))
+    for (int64_t r = wf_piece_tree_next(have, box, first, last); r < last && left->n > 0;
+         r = wf_piece_tree_next(have, box, r + 1, last))
         WF_TRY(wf_pieces_subtract(left, have->piece[r].box));
     return WF_OK;
 }
@@ -88,8 +21,8 @@ static wf_status subtract_owners(const tree *have, const wf_box *box, int64_t fi
  * the needing one on up to the owner have, in cyclic order. So own data is copied and not sent, and copies of
  * replicated data are asked of different ranks; and sender and receiver find the same pieces, each without looking at
  * other owners. */
-static wf_status add_pieces(const tree *have, const wf_piece *need, int owner, wf_pieces *left, wf_pieces *found,
-                            int peer)
+static wf_status add_pieces(const wf_piece_tree *have, const wf_piece *need, int owner, wf_pieces *left,
+                            wf_pieces *found, int peer)
 {
     const wf_box box = wf_box_intersect(need->box, have->piece[owner].box);
     const int rank = need->peer;
@@ -109,7 +42,8 @@ static wf_status add_pieces(const tree *have, const wf_piece *need, int owner, w
 
 /* Checks that every rank finds what it needs. The box around all needs is looked up first, since together the ranks
  * usually have all of it; else each piece is checked. */
-static wf_status check_needs(const int32_t *world_rank, const tree *have, const tree *need, wf_pieces *left)
+static wf_status check_needs(const int32_t *world_rank, const wf_piece_tree *have, const wf_piece_tree *need,
+                             wf_pieces *left)
 {
     char text[WF_SHAPE_TEXT];
     for (int64_t i = -1; i < need->size && need->size > 0; i++) {
@@ -143,7 +77,7 @@ typedef struct making {
     const int32_t *world_rank;
     wf_pieces have, need, fill, left, send, recv;
     wf_echoes echoes;
-    tree of_have, of_need;
+    wf_piece_tree of_have, of_need;
 } making;
 
 /* Pieces of all ranks, and what this rank fills. */
@@ -167,11 +101,11 @@ static wf_status list_boxes(making *m, const wf_box *have, const wf_box *need, c
 }
 
 /* The first owner from `from` on of any of the pieces [first, last); the number of ranks if there is none. */
-static int next_owner(const tree *have, const tree *need, int64_t first, int64_t last, int64_t from)
+static int next_owner(const wf_piece_tree *have, const wf_piece_tree *need, int64_t first, int64_t last, int64_t from)
 {
     int64_t found = have->size;
     for (int64_t i = first; i < last; i++)
-        found = next(have, &need->piece[i].box, from, found);
+        found = wf_piece_tree_next(have, &need->piece[i].box, from, found);
     return (int)found;
 }
 
@@ -179,7 +113,7 @@ static int next_owner(const tree *have, const tree *need, int64_t first, int64_t
 static wf_status find_pieces(making *m)
 {
     const int rank = m->plan->rank, size = m->plan->size;
-    const tree *have = &m->of_have, *need = &m->of_need;
+    const wf_piece_tree *have = &m->of_have, *need = &m->of_need;
     const wf_box *own = &have->piece[rank].box;
     int64_t first = 0, last;
     WF_TRY(check_needs(m->world_rank, have, need, &m->left));
@@ -195,10 +129,10 @@ static wf_status find_pieces(making *m)
             WF_TRY(wf_pieces_once(&m->recv, before, &m->echoes));
     }
     int64_t before = 0;
-    for (int64_t i = next(need, own, 0, need->size), after; i < need->size; i = after) {
+    for (int64_t i = wf_piece_tree_next(need, own, 0, need->size), after; i < need->size; i = after) {
         const int peer = need->piece[i].peer;
         WF_TRY(add_pieces(have, &need->piece[i], rank, &m->left, &m->send, peer));
-        after = next(need, own, i + 1, need->size);
+        after = wf_piece_tree_next(need, own, i + 1, need->size);
         if (after < need->size && need->piece[after].peer == peer)
             continue;
         if (peer != rank)
@@ -213,8 +147,8 @@ static wf_status find_pieces(making *m)
 static wf_status make(making *m, wf_ctx *ctx, const wf_box *have, const wf_box *need, const wf_beyond *beyond)
 {
     WF_TRY(list_boxes(m, have, need, beyond));
-    WF_TRY(make_tree(ctx, &m->of_have, &m->have));
-    WF_TRY(make_tree(ctx, &m->of_need, &m->need));
+    WF_TRY(wf_piece_tree_make(ctx, &m->of_have, &m->have));
+    WF_TRY(wf_piece_tree_make(ctx, &m->of_need, &m->need));
     return find_pieces(m);
 }
 

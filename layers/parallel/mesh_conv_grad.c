@@ -159,38 +159,46 @@ static wf_status send_all_back(wf_node *node, const gradients *dy, wf_tensor *re
 }
 
 /* The halo's gradients travel while those of own inputs are written where they belong; what comes is added to these. */
-static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *read, wf_tensor *dx)
+static wf_status send_halo_back(wf_node *node, const gradients *dy, wf_tensor *halo, wf_tensor *dx)
 {
     const wf_mesh_call *call = node->state;
     const wf_index_map back = wf_index_map_inverse(&call->index_map);
-    const wf_box need = call->x_halo.need;
     wf_output_run user = from_dy(node, &back);
-    WF_NEED(read);
-    WF_NEED(dx);
-    if (need.lo[1] != call->x_box.lo[1] || need.hi[1] != call->x_box.hi[1])
-        return send_all_back(node, dy, read, dx);
-    const wf_slab_run slabs = {.ctx = dx->ctx, .back = &back, .kernel = wf_mesh_conv_output, .user = &user};
+    const wf_slab_run slabs = {
+        .ctx = dx->ctx, .back = &back, .halo = &call->x_halo, .kernel = wf_mesh_conv_output, .user = &user};
     const wf_field from = {dy->part->data, dx->dtype, call->y_box}, to = {dx->data, dx->dtype, call->x_box};
-    WF_TRY(wf_slabs_run_halo(&slabs, &from, call->x_box, &(wf_field){read->data, dx->dtype, need}));
-    WF_TRY(wf_exchange_reverse_begin_halo(call->x_halo.exchange, read, dx));
+    WF_TRY(wf_slabs_run_halo(&slabs, &from, halo));
+    WF_TRY(wf_exchange_reverse_begin_slabs(call->x_halo.exchange, halo, dx));
     WF_TRY(wf_slabs_run_own(&slabs, &from, &to));
     WF_TRY(backward_params(node, dy, call->x_halo.exchange));
     return wf_exchange_end(call->x_halo.exchange);
+}
+
+static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *dx)
+{
+    const wf_mesh_call *call = node->state;
+    const wf_box need = call->x_halo.need;
+    const wf_tensor *dv = dy->part;
+    const bool all = need.lo[1] != call->x_box.lo[1] || need.hi[1] != call->x_box.hi[1];
+    const int64_t elements = wf_exchange_slabs(call->x_halo.exchange)->elements;
+    wf_tensor *read = all ? wf_tensor_new_step(dv->ctx, dv->dtype, wf_box_shape(need), WF_CHANNELS_LAST)
+                          : wf_tensor_new_step(dv->ctx, dv->dtype, WF_SHAPE(elements), WF_ROW_MAJOR);
+    wf_status status = read && dx ? WF_OK : wf_error_code();
+    if (status == WF_OK)
+        status = all ? send_all_back(node, dy, read, dx) : send_halo_back(node, dy, read, dx);
+    /* After an error: the exchange must end before its memory is reused, since messages may still arrive in it. */
+    if (status != WF_OK && wf_exchange_end(call->x_halo.exchange) != WF_OK)
+        wf_error_frame(status, __FILE__, __LINE__, __func__);
+    wf_tensor_free(read);
+    return status;
 }
 
 /* dx of all inputs that this rank's outputs read; gradients of other ranks' inputs are sent back to them. */
 static wf_tensor *add_back(wf_node *node, const gradients *dy)
 {
     const wf_mesh_call *call = node->state;
-    const wf_tensor *dv = dy->part;
-    wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X)), *read = NULL;
-    if (call->x_halo.exchange)
-        read = wf_tensor_new_step(dv->ctx, dv->dtype, wf_box_shape(call->x_halo.need), WF_CHANNELS_LAST);
-    const wf_status status = call->x_halo.exchange ? add_back_with(node, dy, read, dx) : add_own(node, dy, dx);
-    /* After an error: the exchange must end before its memory is reused, since messages may still arrive in it. */
-    if (status != WF_OK && call->x_halo.exchange && wf_exchange_end(call->x_halo.exchange) != WF_OK)
-        wf_error_frame(status, __FILE__, __LINE__, __func__);
-    wf_tensor_free(read);
+    wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X));
+    const wf_status status = call->x_halo.exchange ? add_back_with(node, dy, dx) : add_own(node, dy, dx);
     if (status == WF_OK)
         return call->gathers ? dx : wf_channel_scatter(&call->conv->split.in, call->x_bounds, dx);
     wf_tensor_free(dx);

@@ -72,6 +72,12 @@ wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, w
     return wf_box_empty(part) ? WF_OK : ctx->k->copy(ctx, &src, &dst, add);
 }
 
+wf_field wf_slabs_field(const wf_slabs *slabs, int i, const wf_tensor *tensor)
+{
+    char *const data = tensor->data;
+    return (wf_field){data + (size_t)slabs->at[i] * wf_dtype_size(tensor->dtype), tensor->dtype, slabs->box[i]};
+}
+
 /* In the coordinates of the array that goes on. */
 static wf_boxed boxed(const wf_halo *halo, const wf_field *f)
 {

@@ -8,6 +8,18 @@ bool wf_halo_needed(const wf_halo *halo)
     return halo->exchange || halo->beyond;
 }
 
+wf_slabs wf_halo_slabs(const wf_halo *halo)
+{
+    wf_slabs slabs = *wf_exchange_slabs(halo->exchange);
+    for (int i = 0; i < slabs.n; i++)
+        for (int d = 0; d < slabs.need.rank; d++) {
+            slabs.box[i].lo[d] += halo->need.lo[d] - slabs.need.lo[d];
+            slabs.box[i].hi[d] += halo->need.lo[d] - slabs.need.lo[d];
+        }
+    slabs.need = halo->need;
+    return slabs;
+}
+
 static wf_status ignore_piece(void *own, const wf_piece *piece, bool fills)
 {
     return WF_OK;
@@ -37,7 +49,8 @@ static wf_status make_buffers(wf_halo_input *flow)
         return WF_OK;
     }
     if (flow->halo.exchange) {
-        flow->arriving = wf_tensor_new_step(ctx, dtype, wf_box_shape(flow->halo.need), WF_CHANNELS_LAST);
+        const int64_t elements = wf_exchange_slabs(flow->halo.exchange)->elements;
+        flow->arriving = wf_tensor_new_step(ctx, dtype, WF_SHAPE(elements), WF_ROW_MAJOR);
         WF_NEED(flow->arriving);
     }
     if (flow->parts.elements > 0) {
@@ -56,13 +69,13 @@ wf_status wf_halo_input_begin(wf_halo_input *flow)
     if (!flow->halo.exchange)
         return WF_OK;
     if (flow->arriving)
-        return wf_exchange_begin_halo(flow->halo.exchange, flow->own, flow->arriving);
+        return wf_exchange_begin_slabs(flow->halo.exchange, flow->own, flow->arriving);
     return wf_exchange_begin(flow->halo.exchange, flow->own, flow->assembled);
 }
 
-/* The sources of the inputs of a boundary part: a copy of its own, this rank's input, and the exchanged halo. */
+/* The sources of the inputs of a boundary part: a copy of its own, and this rank's input. */
 typedef struct boundary_fields {
-    wf_field boundary, own, halo;
+    wf_field boundary, own;
 } boundary_fields;
 
 static boundary_fields fields_of(const wf_halo_input *flow, const wf_spatial_part *part)
@@ -70,8 +83,19 @@ static boundary_fields fields_of(const wf_halo_input *flow, const wf_spatial_par
     const wf_dtype dtype = flow->own->dtype;
     char *const assembled = flow->assembled->data;
     return (boundary_fields){{assembled + (size_t)part->at * wf_dtype_size(dtype), dtype, part->in},
-                             {flow->own->data, dtype, flow->own_box},
-                             {flow->arriving ? flow->arriving->data : NULL, dtype, flow->halo.need}};
+                             {flow->own->data, dtype, flow->own_box}};
+}
+
+/* Copies a box of the halo to a boundary's inputs, or adds it from there. */
+static wf_status pass_slabs(const wf_halo_input *flow, const wf_field *boundary, wf_box box, bool back)
+{
+    const wf_slabs slabs = wf_halo_slabs(&flow->halo);
+    for (int i = 0; i < slabs.n; i++) {
+        const wf_field halo = wf_slabs_field(&slabs, i, flow->arriving);
+        const wf_box part = wf_box_intersect(box, halo.box);
+        WF_TRY(wf_field_copy(flow->own->ctx, back ? boundary : &halo, back ? &halo : boundary, part, back));
+    }
+    return WF_OK;
 }
 
 /* Collects the inputs of a boundary part: this rank's own elements and the received halo. */
@@ -87,7 +111,7 @@ static wf_status assemble(const wf_halo_input *flow, const wf_spatial_part *part
     WF_TRY(wf_field_copy(ctx, &at.own, &at.boundary, wf_box_intersect(part->in, flow->own_box), false));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
     for (int i = 0; i < n; i++)
-        WF_TRY(wf_field_copy(ctx, &at.halo, &at.boundary, rest[i], false));
+        WF_TRY(pass_slabs(flow, &at.boundary, rest[i], false));
     return WF_OK;
 }
 
@@ -104,7 +128,7 @@ static wf_status disassemble(const wf_halo_input *flow, const wf_spatial_part *p
     WF_TRY(wf_field_copy(ctx, &at.boundary, &at.own, wf_box_intersect(part->in, flow->own_box), true));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
     for (int i = 0; i < n; i++)
-        WF_TRY(wf_field_copy(ctx, &at.boundary, &at.halo, rest[i], true));
+        WF_TRY(pass_slabs(flow, &at.boundary, rest[i], true));
     return WF_OK;
 }
 
@@ -145,20 +169,6 @@ wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run)
     return wf_output_regions_run(&rest, flow->own, flow->own_box, &flow->parts, flow->assembled, false);
 }
 
-/* Boundary parts may read the same halo elements. */
-static wf_status clear_halo(const wf_halo_input *flow)
-{
-    wf_box rest[2 * WF_MAX_RANK];
-    const int n = wf_box_subtract(flow->halo.need, flow->own_box, rest);
-    for (int i = 0; i < n; i++) {
-        wf_tensor *part = wf_tensor_view(flow->arriving, wf_box_relative(rest[i], flow->halo.need));
-        const wf_status status = wf_tensor_fill(part, 0);
-        wf_tensor_free(part);
-        WF_TRY(status);
-    }
-    return WF_OK;
-}
-
 static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
 {
     wf_spatial_part_run boundaries = *run;
@@ -169,8 +179,9 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
     /* Backward has the reverse order: boundary first, so that its halo gradients travel while the interior is computed.
      */
     WF_TRY(wf_output_regions_run(&boundaries, flow->own, flow->own_box, &flow->parts, flow->assembled, false));
+    /* Boundary parts may read the same halo elements. */
     if (flow->arriving)
-        WF_TRY(clear_halo(flow));
+        WF_TRY(wf_tensor_fill(flow->arriving, 0));
     for (int i = 0; (flow->arriving || flow->halo.beyond) && i < flow->parts.n; i++)
         if (flow->parts.part[i].at >= 0)
             WF_TRY(disassemble(flow, &flow->parts.part[i]));
@@ -178,7 +189,7 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
         return WF_OK;
     flow->under_way = true;
     if (flow->arriving)
-        return wf_exchange_reverse_begin_halo(flow->halo.exchange, flow->arriving, flow->back);
+        return wf_exchange_reverse_begin_slabs(flow->halo.exchange, flow->arriving, flow->back);
     return wf_exchange_reverse_begin(flow->halo.exchange, flow->assembled, flow->back);
 }
 

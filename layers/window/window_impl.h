@@ -93,6 +93,8 @@ typedef struct wf_halo {
 wf_status wf_halo_continue(wf_halo *halo, const wf_boundary *boundary, wf_shape whole) WF_NODISCARD;
 /* Something arrives, or is copied. */
 bool wf_halo_needed(const wf_halo *halo);
+/* The slabs of the exchange, in the coordinates of `need`. */
+wf_slabs wf_halo_slabs(const wf_halo *halo);
 
 /* Dense arrays of parts of activations, for kernels that take nothing else. */
 
@@ -116,6 +118,8 @@ wf_status wf_block_gather(wf_ctx *ctx, const wf_field *field, wf_box part, bool 
 /* What was written to the block goes where the part is. */
 wf_status wf_block_scatter(wf_ctx *ctx, const wf_field *field, wf_box part, const wf_block_of *block) WF_NODISCARD;
 void wf_block_give(wf_ctx *ctx, const wf_block_of *block);
+/* Slab i, of which the tensor holds all. */
+wf_field wf_slabs_field(const wf_slabs *slabs, int i, const wf_tensor *tensor);
 /* The first of several sums: what `from` holds of `to`, and 0 elsewhere. */
 wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to) WF_NODISCARD;
 /* The elements of `part` from one field to another, or added to what is there. */
@@ -145,9 +149,9 @@ wf_output_regions wf_output_regions_make(const wf_index_map *index_map, wf_box o
 
 /* An input on its way: begin, compute what needs no halo, end, compute the rest. Or its gradient on the way back.
  *
- *      need-box     own is this rank's input. arriving has the shape of the need-box; only its halo (H) is
- *     +---------+   used, which messages write. The parts of the output are the interior, which reads own, and
- *     |H H H H H|   the boundaries; the inputs of each boundary, of own and of H, are copied to assembled, where
+ *      need-box     own is this rank's input. arriving has the halo (H) alone, in slabs, which messages
+ *     +---------+   write. The parts of the output are the interior, which reads own, and the
+ *     |H H H H H|   boundaries; the inputs of each boundary, of own and of H, are copied to assembled, where
  *     |H+-----+H|   one follows the other (wf_spatial_part.at). Without an interior one boundary is the whole
  *     |H| own |H|   output: assembled has the shape of the need-box, messages write to it, and arriving is NULL.
  *     |H+-----+H|
@@ -164,7 +168,7 @@ typedef struct wf_halo_input {
     wf_box own_box;
     wf_halo halo;
     wf_output_regions parts;
-    wf_tensor *arriving; /* holds the need-box while messages travel, of which it uses the halo */
+    wf_tensor *arriving; /* the slabs of the halo (wf_exchange_slabs) while messages travel */
     wf_tensor *assembled;
     bool under_way;
 } wf_halo_input;
@@ -224,10 +228,9 @@ typedef struct wf_slab_run {
 } wf_slab_run;
 /* Writes dx, of own inputs, from dy, of all own outputs; what is beyond has no exchange. */
 wf_status wf_slabs_run_back(const wf_slab_run *run, const wf_field *dy, const wf_field *dx) WF_NODISCARD;
-/* In two steps for an exchange in reverse: what of the box of `around` is not own is written there, to be sent
- * back; and dx, but for what comes back. */
-wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, wf_box own,
-                            const wf_field *around) WF_NODISCARD;
+/* In two steps for an exchange in reverse: writes the slabs of the halo, which are sent back; and dx, but for what
+ * comes back. */
+wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, const wf_tensor *slabs) WF_NODISCARD;
 wf_status wf_slabs_run_own(const wf_slab_run *run, const wf_field *dy, const wf_field *dx) WF_NODISCARD;
 
 /* Layers without parameters whose outputs read inputs by an index map: pooling and upsampling. */

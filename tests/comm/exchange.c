@@ -2,6 +2,7 @@
  * where its element came from, the bytes are those of the plan, and nothing is allocated once they have run. */
 #include "comm/comm_author.h"
 #include "comm/exchange_author.h"
+#include "tests/comm/slabs.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
 
@@ -166,16 +167,18 @@ static problem random_problem(test_rng *rng)
     return p;
 }
 
-static void check_forward(const problem *p, wf_exchange *exchange, const place *x, place *y, bool halo)
+static void check_forward(const problem *p, wf_exchange *exchange, const place *x, place *y, bool halo, bool in_slabs)
 {
     static double want[MOST_ELEMENTS], got[MOST_ELEMENTS];
     const wf_traffic before = wf_comm_traffic(comm);
-    if (halo)
-        WF_EXPECT_OK(wf_exchange_begin_halo(exchange, x->part, y->part));
-    else
-        WF_EXPECT_OK(wf_exchange_begin(exchange, x->part, y->part));
+    wf_tensor *slabs = in_slabs ? slabs_of(exchange, p->order, y->part) : NULL;
+    WF_EXPECT_OK(slabs  ? wf_exchange_begin_slabs(exchange, x->part, slabs)
+                 : halo ? wf_exchange_begin_halo(exchange, x->part, y->part)
+                        : wf_exchange_begin(exchange, x->part, y->part));
     WF_EXPECT_OK(wf_exchange_poll(exchange));
     WF_EXPECT_OK(wf_exchange_end(exchange));
+    if (slabs)
+        slabs_put(exchange, p->order, slabs, y->part);
     const wf_traffic after = wf_comm_traffic(comm);
     WF_EXPECT((int64_t)(after.bytes_sent - before.bytes_sent) == wf_exchange_bytes(exchange), "%lld bytes, not %lld",
               (long long)(after.bytes_sent - before.bytes_sent), (long long)wf_exchange_bytes(exchange));
@@ -198,7 +201,7 @@ static void check_forward(const problem *p, wf_exchange *exchange, const place *
 }
 
 /* Without replicas every element has one owner, which gets the sum over all that needed it. */
-static void check_reverse(const problem *p, wf_exchange *exchange, place *dx, const place *dy, bool halo)
+static void check_reverse(const problem *p, wf_exchange *exchange, place *dx, const place *dy, bool halo, bool in_slabs)
 {
     static double want[MOST_ELEMENTS], got[MOST_ELEMENTS], given[MOST_ELEMENTS];
     const wf_box box = p->have[rank];
@@ -207,11 +210,12 @@ static void check_reverse(const problem *p, wf_exchange *exchange, place *dx, co
     put(dy->part, given);
     fill(box, 2, want);
     put(dx->part, want);
-    if (halo)
-        WF_EXPECT_OK(wf_exchange_reverse_begin_halo(exchange, dy->part, dx->part));
-    else
-        WF_EXPECT_OK(wf_exchange_reverse_begin(exchange, dy->part, dx->part));
+    wf_tensor *slabs = in_slabs ? slabs_of(exchange, p->order, dy->part) : NULL;
+    WF_EXPECT_OK(slabs  ? wf_exchange_reverse_begin_slabs(exchange, slabs, dx->part)
+                 : halo ? wf_exchange_reverse_begin_halo(exchange, dy->part, dx->part)
+                        : wf_exchange_reverse_begin(exchange, dy->part, dx->part));
     WF_EXPECT_OK(wf_exchange_end(exchange));
+    wf_tensor_free(slabs);
     check_margin(dx);
     if (p->replicas || wf_box_empty(box))
         return;
@@ -241,9 +245,9 @@ static void check_problem(test_rng *rng, const problem *p)
           y = place_new(rng, p->dtype, wf_box_shape(p->need[rank]));
     fill(p->have[rank], 1, values);
     put(x.part, values);
-    const bool halo = test_int(rng, 0, 3) == 0;
-    check_forward(p, exchange, &x, &y, halo);
-    check_reverse(p, exchange, &x, &y, halo);
+    const bool halo = test_int(rng, 0, 1), in_slabs = halo && test_int(rng, 0, 1);
+    check_forward(p, exchange, &x, &y, halo, in_slabs);
+    check_reverse(p, exchange, &x, &y, halo, in_slabs);
     place_free(x);
     place_free(y);
     wf_exchange_free(exchange);

@@ -23,7 +23,7 @@ run() {
 }
 run 1 width=1
 # The most memory, as a part of what one rank needs; docs/planet.md has that of the whole Earth.
-for cut in "2 height=2 0.66" "4 height=2,width=2 0.36"; do
+for cut in "2 height=2 0.56" "4 height=2,width=2 0.32"; do
     run ${cut% *}
     mesh=${cut#* }
     paste "$work/width=1/said" "$work/${mesh% *}/said" | awk -v name="$cut" -v most="${cut##* }" '
