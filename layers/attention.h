@@ -11,7 +11,7 @@ extern "C" {
 /* How ranks that share tokens compute attention. */
 typedef enum wf_attention_cut {
     WF_ATTENTION_CHEAPER = 0, /* what sends fewer bytes in a step of training; the ring if there are more ranks than
-                                 heads, of which some would have none */
+                                 heads, of which some would have none, or another axis cuts heads */
     WF_ATTENTION_BY_HEADS,    /* wf_attention_by_heads */
     WF_ATTENTION_RING,        /* wf_attention_ring */
 } wf_attention_cut;
@@ -64,9 +64,10 @@ WF_PLACED wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_atte
 /* wf_attention_by_heads as a ring: a rank keeps its queries; blocks of keys and values go from rank to rank while it
  * computes with the one at hand, and results are joined by their logarithmic sums. Of p ranks each sends 2 (p-1) N S E
  * / p numbers in forward, and in backward as many and p/(p-1) as many of f32 (of f64 for f64) again for the gradients
- * of k and v. Any number of heads. A rank holds two blocks at a time beside its own tokens. Options are those of whole
- * tokens; a mask may have heads. Equal to wf_attention but for the order of sums, which is fixed for a number of ranks.
- * Collective over that axis. */
+ * of k and v. Any number of heads; another axis may cut features between heads, and a rank then does all this for its
+ * own heads. It holds two blocks at a time beside its own tokens. Options are those of whole tokens; a mask may have
+ * heads, this rank's. Equal to wf_attention but for the order of sums, which is fixed for a number of ranks. Collective
+ * over that axis. */
 WF_PLACED wf_var *wf_attention_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts opts);
 /* wf_attention_by_heads or wf_attention_ring, as opts.cut says; a mask then has 1 in the place of heads. Collective
  * over the axis that cuts tokens. Where none does: wf_attention. */

@@ -4,9 +4,9 @@
  * whole heads, in balanced blocks that may be uneven, and computes them alone. Tokens are whole on every rank of the
  * axis, so their variables need a layout; samples may be sharded over data. Attention sends one sum of [N,T,E] over
  * the axis in forward and one in backward, and so do the two linear layers of a block; nothing else is sent. Initial
- * values, dropout and results are those of the serial layers. With or without a mesh, tokens may be sharded over an
- * axis where heads are whole: attention is then wf_attention_tokens, and everything else needs no message. Such models
- * train with wf_mesh_multi_node. Without a mesh, on tokens that are not shared, all of it is
+ * values, dropout and results are those of the serial layers. With or without a mesh, tokens may be sharded over
+ * another axis: attention is then wf_attention_tokens (of heads that are cut a ring), and everything else needs no
+ * message. Such models train with wf_mesh_multi_node. Without a mesh, on tokens that are not shared, all of it is
  * local. */
 #ifndef WF_LAYERS_TRANSFORMER_H
 #define WF_LAYERS_TRANSFORMER_H

@@ -125,7 +125,7 @@ static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
 }
 
 /* The bounds of all ranks, where they are known, and not only this rank's, so that all refuse or none does. */
-static bool whole_heads(const wf_layout *layout, int64_t heads)
+bool wf_attention_has_heads(const wf_layout *layout, int64_t heads)
 {
     const int last = layout->global.rank - 1;
     const int64_t d = layout->global.dim[last] / heads;
@@ -148,7 +148,7 @@ static wf_status check_cut(const wf_var *q, const wf_var *k, const wf_var *v, in
         WF_CHECK(cuts_alike(first, &of[i]->value->layout, heads), WF_ERR_SHAPE,
                  "attention takes queries, keys and values of one layout, not (%s) and (%s)",
                  wf_layout_text(first, left), wf_layout_text(&of[i]->value->layout, right));
-    WF_CHECK(!wf_layout_is_sharded(first, last) || whole_heads(first, heads), WF_ERR_SHAPE,
+    WF_CHECK(!wf_layout_is_sharded(first, last) || wf_attention_has_heads(first, heads), WF_ERR_SHAPE,
              "attention of %lld heads of %lld features cannot be cut inside a head: %s", (long long)heads,
              (long long)(first->global.dim[last] / heads), wf_layout_text(first, left));
     return WF_OK;
@@ -322,15 +322,14 @@ static wf_attention_args args_of(const attention_call *call, const wf_tensor *co
     return args;
 }
 
-static wf_box table_columns(const attention_call *call, int64_t rows)
+wf_tensor *wf_attention_columns(const wf_tensor *table, int64_t first, int64_t heads)
 {
-    return (wf_box){.rank = 2, .lo = {0, call->first}, .hi = {rows, call->first + call->heads}};
+    return wf_tensor_view(table, (wf_box){.rank = 2, .lo = {0, first}, .hi = {table->shape.dim[0], first + heads}});
 }
 
-/* The columns of the table for the heads that are here. */
 static wf_tensor *own_table(const attention_call *call, const wf_tensor *table, wf_dtype wide)
 {
-    wf_tensor *part = wf_tensor_view(table, table_columns(call, table->shape.dim[0]));
+    wf_tensor *part = wf_attention_columns(table, call->first, call->heads);
     wf_tensor *dense = part ? wf_tensor_dense(part, wide, WF_ROW_MAJOR) : NULL;
     wf_tensor_free(part);
     return dense;
@@ -396,7 +395,7 @@ static wf_status give_table(wf_node *node, const wf_tensor *columns)
     WF_NEED(whole);
     /* The columns of heads that other ranks have are theirs to fill. */
     wf_status status = call->heads < call->all && !add ? wf_tensor_fill(whole, 0) : WF_OK;
-    wf_tensor *part = wf_tensor_view(whole, table_columns(call, table->shape.dim[0]));
+    wf_tensor *part = wf_attention_columns(whole, call->first, call->heads);
     if (status == WF_OK && !part)
         status = wf_error_code();
     if (status == WF_OK) {

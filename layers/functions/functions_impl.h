@@ -89,6 +89,10 @@ struct wf_attention_opts;
 wf_status wf_attention_check_heads(const struct wf_attention_opts *o) WF_NODISCARD;
 wf_status wf_attention_check_opts(const wf_var *q, const struct wf_attention_opts *o,
                                   const wf_attention_extent *of) WF_NODISCARD;
+/* Returns true if every rank of the axes that cut features has whole heads. */
+bool wf_attention_has_heads(const wf_layout *layout, int64_t heads);
+/* A view of the columns of a table [rows,heads] that belong to some heads. */
+wf_tensor *wf_attention_columns(const wf_tensor *table, int64_t first, int64_t heads);
 /* Fails unless labels [N,...] of an integer type are those of scores [N,C,...], of which all classes are here. */
 wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels) WF_NODISCARD;
 /* Makes the largest scores of rows and their log_sum, which are those of this rank's classes, those of all classes.

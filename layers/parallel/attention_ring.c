@@ -74,7 +74,7 @@ static wf_status run_pair(const wf_ring_pass *p, int rank, const void *block, vo
     const wf_ring_call *const c = p->call;
     const int x = run[0], z = run[1];
     const wf_range q = wf_ring_run(c, false, c->rank, x), k = wf_ring_run(c, true, rank, z);
-    if (q.lo == q.hi || k.lo == k.hi || (c->causal && k.lo >= q.hi))
+    if (c->heads == 0 || q.lo == q.hi || k.lo == k.hi || (c->causal && k.lo >= q.hi))
         return WF_OK;
     const bool back = p->dy[x];
     const wf_tensor *const of[7] = {p->saved[WF_RING_Q + x],
@@ -206,8 +206,10 @@ static wf_ring_call describe_ring(const wf_var *q, const wf_var *k, const wf_att
     c.size = wf_mesh_size(c.mesh, c.axis);
     c.rank = wf_mesh_rank(c.mesh, c.axis);
     c.n = q->value->shape.dim[0];
-    c.features = layout->global.dim[2];
-    c.heads = o->heads;
+    const int64_t each = layout->global.dim[2] / o->heads;
+    c.features = q->value->shape.dim[2];
+    c.heads = c.features / each;
+    c.first_head = layout->box.lo[2] / each;
     c.t = layout->global.dim[1];
     c.s = other->global.dim[1];
     c.queries = layout->bounds[axis];
@@ -215,11 +217,13 @@ static wf_ring_call describe_ring(const wf_var *q, const wf_var *k, const wf_att
     c.dtype = dtype;
     c.wide = dtype == WF_F64 ? WF_F64 : WF_F32;
     c.first_sample = layout->box.lo[0];
-    c.scale = wf_opt(o->scale, 1 / sqrt((double)c.features / (double)c.heads));
+    c.scale = wf_opt(o->scale, 1 / sqrt((double)each));
     c.dropout = wf_tape_mode(q->tape) == WF_TRAIN ? o->dropout : 0;
     if (c.dropout > 0) {
-        c.random = wf_tape_random(q->tape, WF_SHAPE(c.n, c.heads, c.t, c.s), NULL);
+        c.random = wf_tape_random(q->tape, WF_SHAPE(c.n, o->heads, c.t, c.s), NULL);
         c.random.global.dim[0] = layout->global.dim[0];
+        c.random.box.lo[1] = c.first_head;
+        c.random.box.hi[1] = c.first_head + c.heads;
         c.random.box.lo[0] = layout->box.lo[0];
         c.random.box.hi[0] = layout->box.hi[0];
     }
@@ -233,13 +237,18 @@ static wf_ring_call describe_ring(const wf_var *q, const wf_var *k, const wf_att
 /* Dense options. */
 static wf_status save_options(const wf_ring_call *c, const wf_attention_opts *o, wf_tensor **saved)
 {
-    const wf_tensor *const of[WF_RING_SAVED] = {[WF_RING_BIAS] = o->bias ? o->bias->value : NULL,
-                                                [WF_RING_MASK] = o->mask,
+    const wf_tensor *const of[WF_RING_SAVED] = {[WF_RING_MASK] = o->mask,
                                                 [WF_RING_INDEX] = o->bias_index,
                                                 [WF_RING_LENGTHS] = o->lengths,
                                                 [WF_RING_QUERIES] = o->query_regions,
                                                 [WF_RING_KEYS] = o->key_regions};
-    for (int i = WF_RING_BIAS; i < WF_RING_SAVED; i++)
+    if (o->bias) {
+        wf_tensor *columns = wf_attention_columns(o->bias->value, c->first_head, c->heads);
+        saved[WF_RING_BIAS] = columns ? wf_tensor_dense(columns, c->wide, WF_ROW_MAJOR) : NULL;
+        wf_tensor_free(columns);
+        WF_NEED(saved[WF_RING_BIAS]);
+    }
+    for (int i = WF_RING_MASK; i < WF_RING_SAVED; i++)
         if (of[i])
             WF_NEED(saved[i] = wf_tensor_dense(of[i], i > WF_RING_MASK ? WF_I32 : c->wide, WF_ROW_MAJOR));
     return WF_OK;
@@ -281,7 +290,7 @@ wf_var *wf_attention_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
     o.heads = o.heads == 0 ? 1 : o.heads;
     if (axis < 0)
         return wf_attention(q, k, v, o);
-    WF_TRY_NULL(wf_tokens_check("attention ring", q, k, v, &o));
+    WF_TRY_NULL(wf_tokens_check("attention ring", q, k, v, &o, false));
     WF_TRY_NULL(wf_tokens_check_opts(q, k, &o, false));
     const wf_ring_call call = describe_ring(q, k, &o, axis);
     wf_comm *comm = wf_mesh_comm_of(call.mesh, 1u << axis | call.axes);

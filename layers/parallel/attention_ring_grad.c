@@ -125,12 +125,25 @@ static wf_status give_keys(wf_node *node, const wf_ring_pass *p, const wf_tensor
     return status;
 }
 
+/* The gradient of the table from that of the columns of this rank's heads. */
+static wf_status fill_table(const wf_ring_pass *p, wf_tensor *sum)
+{
+    WF_NEED(sum);
+    WF_TRY(wf_tensor_fill(sum, 0));
+    wf_tensor *columns = wf_attention_columns(sum, p->call->first_head, p->call->heads);
+    WF_NEED(columns);
+    const wf_strided from = wf_tensor_strided(p->dbias), to = wf_tensor_strided(columns);
+    const wf_status status = p->ctx->k->copy(p->ctx, &from, &to, false);
+    wf_tensor_free(columns);
+    return status;
+}
+
 static wf_status give_bias_sum(wf_node *node, const wf_ring_pass *p)
 {
     const wf_tensor *const table = node->in[WF_RING_IN_BIAS]->value;
     const unsigned axes = p->call->axes;
-    wf_tensor *sum = wf_tensor_copy(p->dbias, table->dtype, WF_ROW_MAJOR);
-    wf_status status = sum ? WF_OK : wf_error_code();
+    wf_tensor *sum = wf_tensor_new_step(p->ctx, table->dtype, table->shape, WF_ROW_MAJOR);
+    wf_status status = fill_table(p, sum);
     if (status == WF_OK && axes)
         status = wf_allreduce_raw(wf_mesh_comm_of(p->call->mesh, axes), sum->data, sum->data, wf_tensor_count(sum),
                                   sum->dtype, WF_SUM);

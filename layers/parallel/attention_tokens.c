@@ -45,7 +45,7 @@ static const int64_t *head_bounds(const wf_layout *layout, int axis, int64_t hea
 }
 
 wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, const wf_var *v,
-                          const wf_attention_opts *o)
+                          const wf_attention_opts *o, bool by_heads)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     const wf_layout *const layout = &q->value->layout, *const other = &k->value->layout;
@@ -61,18 +61,22 @@ wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, co
     bool alike = other->known && other->mesh == layout->mesh && other->global.rank == 3 &&
                  other->global.dim[0] == layout->global.dim[0] && other->global.dim[2] == layout->global.dim[2];
     for (int a = 0; a < WF_AXES && alike; a++) {
-        const bool samples = layout->placement[a] == WF_SHARDED && layout->dim[a] == 0;
+        const bool tokens = layout->placement[a] == WF_SHARDED && layout->dim[a] == 1;
         alike = layout->placement[a] == other->placement[a] && layout->dim[a] == other->dim[a] &&
-                (!samples || !layout->bounds[a] || !other->bounds[a] || layout->bounds[a] == other->bounds[a]);
+                (tokens || !layout->bounds[a] || !other->bounds[a] || layout->bounds[a] == other->bounds[a]);
     }
     WF_CHECK(alike, WF_ERR_SHAPE,
              "%s takes queries and keys [N,T,E] and [N,S,E] that the same axes cut, not (%s) and (%s)", what,
              wf_layout_text(layout, left), wf_layout_text(other, right));
     const int axis = wf_token_axis(layout);
-    WF_CHECK(layout->bounds[axis] && other->bounds[axis] && !wf_layout_is_sharded(layout, 2), WF_ERR_SHAPE,
+    const bool cut = wf_layout_is_sharded(layout, 2);
+    WF_CHECK(layout->bounds[axis] && other->bounds[axis] && (!cut || !by_heads), WF_ERR_SHAPE,
              "%s takes tokens that are cut at bounds which all ranks know, and whole features, not %s; wf_redistribute "
              "it first",
              what, wf_layout_text(layout, left));
+    WF_CHECK(!cut || wf_attention_has_heads(layout, o->heads), WF_ERR_SHAPE,
+             "%s of %lld heads of %lld features cannot be cut inside a head: %s", what, (long long)o->heads,
+             (long long)(layout->global.dim[2] / o->heads), wf_layout_text(layout, left));
     return WF_OK;
 }
 
@@ -80,11 +84,12 @@ wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, co
 wf_status wf_tokens_check_opts(const wf_var *q, const wf_var *k, const wf_attention_opts *o, bool by_heads)
 {
     const wf_layout *const layout = &q->value->layout;
+    const int64_t each = layout->global.dim[2] / o->heads;
     const wf_attention_extent of = {.n = q->value->shape.dim[0],
-                                    .heads = by_heads ? 1 : o->heads,
+                                    .heads = by_heads ? 1 : q->value->shape.dim[2] / each,
                                     .t = layout->global.dim[1],
                                     .s = k->value->layout.global.dim[1],
-                                    .heads_cut = by_heads};
+                                    .heads_cut = by_heads || wf_layout_is_sharded(layout, 2)};
     wf_status status = wf_attention_check_opts(q, o, &of);
     if (k->value->shape.dim[0] != of.n)
         status =
@@ -195,7 +200,7 @@ wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts
     o.heads = o.heads == 0 ? 1 : o.heads;
     if (axis < 0)
         return wf_attention(q, k, v, o);
-    WF_TRY_NULL(wf_tokens_check("attention by heads", q, k, v, &o));
+    WF_TRY_NULL(wf_tokens_check("attention by heads", q, k, v, &o, true));
     WF_TRY_NULL(wf_tokens_check_opts(q, k, &o, true));
     const int64_t *const bounds = head_bounds(&own, axis, o.heads);
     wf_var *const x[3] = {q, k, v};
@@ -225,18 +230,19 @@ wf_attention_choice wf_attention_choose(const wf_var *q, const wf_var *k, const 
     const double p = wf_mesh_size(layout->mesh, (wf_axis)axis), b = (double)wf_dtype_size(q->value->dtype);
     const double wide = q->value->dtype == WF_F64 ? 8 : 4, t = (double)layout->global.dim[1];
     const double s = (double)k->value->layout.global.dim[1];
-    /* Samples are those of an average rank, so that all ranks choose alike. */
+    /* Samples and heads are those of an average rank, so that all ranks choose alike. */
     double each = (double)layout->global.dim[0] * (double)layout->global.dim[2] / p;
     for (int a = 0; a < WF_AXES; a++)
-        if (layout->placement[a] == WF_SHARDED && layout->dim[a] == 0)
+        if (layout->placement[a] == WF_SHARDED && layout->dim[a] != 1)
             each /= wf_mesh_size(layout->mesh, (wf_axis)a);
     const double move = 2 * (2 * t + 2 * s) * (p - 1) / p * b;
     choice.by_heads = each * move;
     choice.by_ring = each * (2 * s * (2 * (p - 1) * b + p * wide) + (o->paired ? move : 0));
     choice.cut = o->cut;
     if (choice.cut == WF_ATTENTION_CHEAPER)
-        choice.cut =
-            (double)o->heads < p || choice.by_ring < choice.by_heads ? WF_ATTENTION_RING : WF_ATTENTION_BY_HEADS;
+        choice.cut = wf_layout_is_sharded(layout, 2) || (double)o->heads < p || choice.by_ring < choice.by_heads
+                         ? WF_ATTENTION_RING
+                         : WF_ATTENTION_BY_HEADS;
     return choice;
 }
 

@@ -141,9 +141,10 @@ wf_var *wf_near_attention(wf_var *q, wf_var *k, wf_var *v, const wf_near_opts *o
 
 /* The axis that cuts dimension 1; -1: none. */
 int wf_token_axis(const wf_layout *layout);
-/* What all ranks judge alike of q, k and v, whose tokens are cut: types, layouts, heads. */
+/* What all ranks judge alike of q, k and v, whose tokens are cut: types, layouts, heads. By heads: features are whole;
+ * otherwise other axes may cut them between heads. */
 wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, const wf_var *v,
-                          const wf_attention_opts *o) WF_NODISCARD;
+                          const wf_attention_opts *o, bool by_heads) WF_NODISCARD;
 /* Options, which are those of whole tokens, before anything is sent: a wrong one on any rank is an error of all. By
  * heads: a rank gets some heads. */
 wf_status wf_tokens_check_opts(const wf_var *q, const wf_var *k, const wf_attention_opts *o,

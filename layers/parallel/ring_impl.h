@@ -28,7 +28,8 @@ typedef struct wf_ring_call {
     const wf_mesh *mesh;
     wf_axis axis;
     int size, rank, runs;
-    int64_t n, features, heads, t, s; /* samples of this rank; tokens of all */
+    int64_t n, features, heads, t, s; /* samples, features and heads of this rank; tokens of all */
+    int64_t first_head;               /* of this rank, among those of all */
     const int64_t *queries, *keys;    /* bounds */
     wf_dtype dtype, wide;
     int64_t first_sample;

@@ -96,17 +96,22 @@ static void attend_tokens(const wf_layout *layout, const token_case *c, token_fo
     wf_tensor_free(table);
 }
 
-static wf_layout cut_tokens_at(const wf_mesh *mesh, int64_t length, bool empty)
+/* Features are cut between heads, of which a rank may have none, if there are ranks for it. */
+static wf_layout cut_tokens_at(const wf_mesh *mesh, int64_t length, bool empty, int64_t heads)
 {
-    const int parts = wf_mesh_size(mesh, WF_AXIS_HEIGHT);
-    int64_t bounds[9];
+    const int parts = wf_mesh_size(mesh, WF_AXIS_HEIGHT), columns = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
+    int64_t bounds[9], features[9];
+    for (int r = 0; r <= columns; r++)
+        features[r] = heads * r / columns * (12 / heads);
     wf_layout layout;
     for (int r = 0; r <= parts; r++)
         bounds[r] = empty && r < parts ? 0 : (length * r + parts - 1) / parts;
-    WF_EXPECT_OK(wf_mesh_layout(mesh, WF_SHAPE(2, length, 12),
-                                (wf_layout_opts){.dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_HEIGHT] = WF_DIM(1)},
-                                                 .bounds[WF_AXIS_HEIGHT] = bounds},
-                                &layout));
+    WF_EXPECT_OK(wf_mesh_layout(
+        mesh, WF_SHAPE(2, length, 12),
+        (wf_layout_opts){
+            .dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_CHANNEL] = WF_DIM(2), [WF_AXIS_HEIGHT] = WF_DIM(1)},
+            .bounds = {[WF_AXIS_HEIGHT] = bounds, [WF_AXIS_CHANNEL] = features}},
+        &layout));
     return layout;
 }
 
@@ -115,7 +120,8 @@ static void compare_tokens(const wf_mesh *mesh, const token_case *c, token_form 
     static token_outcome serial, parallel;
     double host[MOST];
     test_rng rng = {5};
-    const wf_layout layout[2] = {cut_tokens_at(mesh, c->t, c->empty), cut_tokens_at(mesh, c->s, false)};
+    const wf_layout layout[2] = {cut_tokens_at(mesh, c->t, c->empty, c->heads),
+                                 cut_tokens_at(mesh, c->s, false, c->heads)};
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *x[3];
     for (int i = 0; i < 3; i++) {
@@ -173,9 +179,27 @@ static void tokens(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* Heads and tokens at once: as rings, since tokens for some of the heads would cut these once more. */
+static void tokens_of_heads(void)
+{
+    begin_ranks();
+    for (int high = 2; 2 * high <= size; high++) {
+        if (size % (2 * high))
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high / 2, .channel = 2, .height = high});
+        WF_EXPECT(mesh, "%s", wf_error_message());
+        for (size_t i = 0; i < sizeof token_cases / sizeof *token_cases; i++)
+            for (int form = 0; form < 3; form++)
+                compare_tokens(mesh, &token_cases[i],
+                               (token_form *const[]){wf_attention_tokens, wf_attention_ring, paired_ring}[form]);
+        wf_mesh_close(mesh);
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 static void expect_choice(const wf_mesh *mesh, int64_t t, int64_t s, wf_attention_opts o, wf_attention_cut cut)
 {
-    const wf_layout layout[2] = {cut_tokens_at(mesh, t, false), cut_tokens_at(mesh, s, false)};
+    const wf_layout layout[2] = {cut_tokens_at(mesh, t, false, o.heads), cut_tokens_at(mesh, s, false, o.heads)};
     wf_tape *tape = wf_tape_new(ctx);
     wf_var *x[2];
     for (int i = 0; i < 2; i++) {
@@ -291,7 +315,7 @@ static void stacked(void)
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
     double host[MOST], got[MOST], want[MOST];
     for (int empty = 0; empty < 2; empty++) {
-        const wf_layout layout = cut_tokens_at(mesh, size + 1, empty == 1);
+        const wf_layout layout = cut_tokens_at(mesh, size + 1, empty == 1, 1);
         wf_tape *tape = wf_tape_new(ctx);
         wf_tensor *whole = wf_tensor_new(ctx, WF_F64, layout.global);
         for (int j = 0; j < MOST; j++)
@@ -322,7 +346,7 @@ static void wrong_lengths(void)
 {
     begin_ranks();
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
-    const wf_layout layout = cut_tokens_at(mesh, 7, false);
+    const wf_layout layout = cut_tokens_at(mesh, 7, false, 1);
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *whole = wf_tensor_new(ctx, WF_F64, layout.global);
     WF_EXPECT_OK(wf_tensor_fill(whole, 1));

@@ -2,6 +2,7 @@
  * parameters are those of the serial block, and it sends two sums forward and two backward. */
 #include "layers/attention.h"
 #include "tests/layers/attention_tokens.h"
+#include "tests/layers/language.h"
 #include "tests/layers/vocabulary.h"
 
 #include <math.h>
@@ -46,6 +47,10 @@ static wf_layer *make_block(const block_case *t, const wf_mesh *mesh)
                                                                                 .paired = t->paired}),
                           "block");
 }
+static const block_case shared_blocks[] = {
+    {"heads and tokens", 3, 9, 5, 0, true, 0.3, WF_ATTENTION_CHEAPER, false},
+    {"heads and tokens, paired", 2, 8, 0, 5, true, 0, WF_ATTENTION_RING, true},
+};
 
 /* y and dx of this rank's samples. Sums of the step count in `sums`. */
 static wf_layer *train_block(const block_case *t, const wf_mesh *mesh, wf_tape *tape, const wf_tensor *x, double *y,
@@ -128,6 +133,14 @@ static void blocks(void)
         wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high, .height = high});
         for (size_t i = 0; i < sizeof token_blocks / sizeof *token_blocks; i++)
             compare_block(mesh, &token_blocks[i]);
+        wf_mesh_close(mesh);
+    }
+    for (int high = 2; 2 * high <= size; high++) {
+        if (size % (2 * high))
+            continue;
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = size / high / 2, .channel = 2, .height = high});
+        for (size_t i = 0; i < sizeof shared_blocks / sizeof *shared_blocks; i++)
+            compare_block(mesh, &shared_blocks[i]);
         wf_mesh_close(mesh);
     }
     WF_EXPECT_OK(wf_comm_close(comm));
@@ -397,6 +410,7 @@ static int run(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"blocks", blocks},
                                    {"tokens", tokens},
+                                   {"tokens_of_heads", tokens_of_heads},
                                    {"stacked", stacked},
                                    {"choices", choices},
                                    {"ring_floats", ring_floats},
@@ -404,6 +418,7 @@ static int run(int argc, char **argv)
                                    {"cross", cross},
                                    {"regions", regions},
                                    {"vocabulary", vocabulary},
+                                   {"languages", languages},
                                    {"index_outside", index_outside},
                                    {"errors", errors},
                                    {0}});

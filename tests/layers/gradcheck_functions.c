@@ -306,6 +306,16 @@ static wf_var *cross_entropy(wf_var *x)
     return labelled(wf_softmax_cross_entropy, x);
 }
 
+static wf_var *entropy_of_tokens(wf_var *x, const wf_tensor *labels)
+{
+    return wf_token_cross_entropy(wf_tokens(x), labels, (wf_label_opts){.smoothing = 0.2});
+}
+
+static wf_var *cross_entropy_of_tokens(wf_var *x)
+{
+    return labelled(entropy_of_tokens, x);
+}
+
 static wf_var *some_rows(wf_var *x, const wf_tensor *labels)
 {
     return wf_softmax_cross_entropy_with(x, labels, (wf_label_opts){.ignores = true, .ignored = 1});
@@ -426,6 +436,7 @@ static void losses(void)
     check_unary("nll of rows that count", nll_of_some, 2, 5);
     check_unary("weighted nll", weighted_nll, 2, 5);
     check_unary("softmax_cross_entropy", cross_entropy, 2, 5);
+    check_unary("token_cross_entropy", cross_entropy_of_tokens, 3, 3);
     check_unary("softmax_cross_entropy of rows that count", cross_entropy_of_some, 2, 5);
     end();
 }

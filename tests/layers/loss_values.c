@@ -79,6 +79,38 @@ static void weighted_entropy(void)
     end();
 }
 
+/* Tokens are rows one behind the other: losses and slopes are those of [N T,C]. */
+static void token_entropy(void)
+{
+    enum { N = 2, T = 3, C = 4, ROWS = N * T };
+    double host[ROWS * C], rows[ROWS], slopes[ROWS * C];
+    int64_t label[ROWS];
+    begin();
+    for (int i = 0; i < ROWS * C; i++)
+        host[i] = 0.1 * (i * i % 17);
+    for (int i = 0; i < ROWS; i++)
+        label[i] = i == 2 ? -1 : i % C;
+    wf_label_opts opts = {.ignores = true, .ignored = -1, .reduction = WF_REDUCTION_NONE};
+    wf_tensor *flat = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(ROWS), label);
+    wf_tensor *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(N, T), label);
+    wf_var *x = leaf(WF_SHAPE(ROWS, C), host), *tokens = leaf(WF_SHAPE(N, T, C), host);
+    wf_var *each = wf_softmax_cross_entropy_with(x, flat, opts);
+    wf_var *same = wf_token_cross_entropy(tokens, labels, opts);
+    WF_EXPECT_OK(wf_tensor_export(wf_value(each), rows, sizeof rows));
+    expect_values("losses of tokens", same, ROWS, rows);
+    WF_EXPECT(wf_shape_equal(wf_var_shape(same), WF_SHAPE(N, T)), "losses of tokens have another shape");
+    opts.reduction = WF_REDUCTION_MEAN;
+    WF_EXPECT_OK(wf_backward(wf_softmax_cross_entropy_with(x, flat, opts)));
+    WF_EXPECT_OK(wf_tensor_export(wf_grad(x), slopes, sizeof slopes));
+    WF_EXPECT_OK(wf_backward(wf_token_cross_entropy(tokens, labels, opts)));
+    expect_tensor("slopes of tokens", wf_grad(tokens), (int64_t)ROWS * C, slopes);
+    expect_null("tokens with labels of rows", wf_token_cross_entropy(leaf(WF_SHAPE(N, T, C), host), flat, opts),
+                WF_ERR_SHAPE, "takes scores [N,T,C] and labels [N,T], not [2,3,4] and [6]");
+    wf_tensor_free(flat);
+    wf_tensor_free(labels);
+    end();
+}
+
 /* Losses as sums, and element by element. */
 static void unreduced_losses(void)
 {
@@ -156,6 +188,7 @@ int main(int argc, char **argv)
     return test_main(argc, argv,
                      (test_case[]){{"robust_losses", robust_losses},
                                    {"weighted_entropy", weighted_entropy},
+                                   {"token_entropy", token_entropy},
                                    {"unreduced_losses", unreduced_losses},
                                    {"dice_losses", dice_losses},
                                    {0}});
