@@ -96,12 +96,14 @@ static int64_t milliseconds(void)
     return wf_now_ns() / 1000000;
 }
 
-/* Time in which this thread was stopped, or the machine slept, does not count. */
+/* Time in which this thread was stopped, or the machine slept, does not count. The first beat comes at once: without
+ * one a process passes for one that has no watchdog, and if it is stopped within the first tick nobody notices. */
 static void *watch(void *unused)
 {
     int64_t waited = 0, before = milliseconds();
     unsigned seen = atomic_load(&beats);
     char text[WF_FAILURE_TEXT];
+    wf_recorder_beat();
     for (;;) {
         nanosleep(&(struct timespec){.tv_nsec = TICK_MS * 1000000}, NULL);
         const int64_t now = milliseconds(), passed = now - before < 2 * TICK_MS ? now - before : 2 * TICK_MS;
