@@ -266,10 +266,14 @@ template <class T> struct near_keys : near_map {
     }
 };
 
-/* A warp for each number of the table, which one key of a query has at most. */
+/* Queries whose gradients a warp adds up for one number of the table: 32 turns. Sums do not depend on the device. */
+#define NEAR_QUERIES 1024
+
+/* The part of each number of the table that NEAR_QUERIES queries have, a warp for each; a query has one key for it at
+ * most. */
 template <class T> struct near_bias : near_map {
     near_set<T> s;
-    wide<T> *dbias;
+    double *part; /* [parts, heads, rows] */
     __device__ bool find(const near_place &p, const int64_t by[3], near_pair *x) const
     {
         int64_t key = 0;
@@ -287,12 +291,14 @@ template <class T> struct near_bias : near_map {
     {
         if (row < 0)
             return;
-        const int64_t h = row / s.z.rows, r = row % s.z.rows;
+        const int64_t h = row / s.z.rows % s.heads, r = row % s.z.rows;
+        const int64_t first = row / s.z.rows / s.heads * NEAR_QUERIES;
+        const int64_t end = least(first + NEAR_QUERIES, s.z.n * s.z.queries);
         const int64_t high = 2 * s.g.kernel[1] - 1, wide_by = 2 * s.g.kernel[2] - 1;
         const int64_t by[3] = {r / (high * wide_by) - s.g.kernel[0] + 1, r / wide_by % high - s.g.kernel[1] + 1,
                                r % wide_by - s.g.kernel[2] + 1};
         double sum = 0;
-        for (int64_t u = lane; u < s.z.n * s.z.queries; u += 32) {
+        for (int64_t u = first + lane; u < end; u += 32) {
             const near_place p = near_of(s, true, (u / s.z.queries * s.heads + h) * s.z.queries + u % s.z.queries);
             near_pair x = {0, 0, r};
             if (find(p, by, &x))
@@ -300,13 +306,47 @@ template <class T> struct near_bias : near_map {
         }
         sum = group_sum(sum, 32);
         if (lane == 0)
-            dbias[row] = (wide<T>)sum;
+            part[row] = sum;
+    }
+};
+
+/* A warp for each number: its parts, lane by lane in their order. */
+template <class W> struct near_bias_sum : near_map {
+    const double *part;
+    int64_t parts;
+    W *dbias;
+    __device__ void run(nothing *, const row_set &a, int64_t row, int lane) const
+    {
+        double sum = 0;
+        for (int64_t i = lane; row >= 0 && i < parts; i += 32)
+            sum += part[i * a.rows + row];
+        sum = group_sum(sum, 32);
+        if (row >= 0 && lane == 0)
+            dbias[row] = (W)sum;
     }
 };
 
 template <class R> static R *asked(const wf_array *a)
 {
     return a ? out_of<R>(a) : nullptr;
+}
+
+template <class T> static wf_status near_bias_gradient(wf_ctx *ctx, const near_set<T> &s, wide<T> *dbias)
+{
+    wf_cuda *own;
+    void *work;
+    const int64_t numbers = s.z.rows * s.heads, parts = ceil_div(s.z.n * s.z.queries, NEAR_QUERIES);
+    WF_TRY(wf_cuda_here(ctx, &own));
+    WF_TRY(wf_cuda_workspace(own, (size_t)(numbers * parts) * sizeof(double), &work));
+    near_bias<T> bias = {};
+    bias.s = s;
+    bias.part = static_cast<double *>(work);
+    WF_TRY(row_map(ctx, warp_each(numbers * parts), bias));
+    near_bias_sum<wide<T>> sum = {};
+    sum.part = bias.part;
+    sum.parts = parts;
+    sum.dbias = dbias;
+    return row_map(ctx, warp_each(numbers), sum);
 }
 
 template <class T> static wf_status near_gradients(wf_ctx *ctx, const wf_neighbourhood_args *args, const near_set<T> &s)
@@ -322,10 +362,7 @@ template <class T> static wf_status near_gradients(wf_ctx *ctx, const wf_neighbo
     keys.dv = asked<T>(args->dv);
     if (args->dk || args->dv)
         WF_TRY(row_map(ctx, warp_each(s.z.n * args->heads * s.z.keys), keys));
-    near_bias<T> bias = {};
-    bias.s = s;
-    bias.dbias = asked<wide<T>>(args->dbias);
-    return args->dbias ? row_map(ctx, warp_each(s.z.rows * args->heads), bias) : WF_OK;
+    return args->dbias ? near_bias_gradient(ctx, s, asked<wide<T>>(args->dbias)) : WF_OK;
 }
 
 wf_status wf_cuda_neighbourhood_backward(wf_ctx *ctx, const wf_neighbourhood_args *args)
