@@ -38,19 +38,38 @@ void planet_area(int64_t rows, const double *latitude, double *area)
 
 void planet_add_jumps(planet_jumps *j, const float *field, int64_t rows, int64_t columns, const double *area)
 {
+    if (!j->sum) {
+        j->columns = columns;
+        j->sum = calloc((size_t)columns, sizeof *j->sum);
+        j->weight = calloc((size_t)columns, sizeof *j->weight);
+    }
+    if (!j->sum || !j->weight)
+        example_abort("no memory for %lld columns", (long long)columns);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
             const double jump = fabs((double)field[r * columns + (c + 1) % columns] - (double)field[r * columns + c]);
             if (!isfinite(jump))
                 continue;
-            *(c + 1 == columns ? &j->seam : &j->elsewhere) += area[r] * jump;
-            *(c + 1 == columns ? &j->seam_weight : &j->elsewhere_weight) += area[r];
+            j->sum[c] += area[r] * jump;
+            j->weight[c] += area[r];
         }
 }
 
-double planet_seam(const planet_jumps *j)
+void planet_jumps_free(planet_jumps *j)
 {
-    return j->seam / j->seam_weight / (j->elsewhere / j->elsewhere_weight);
+    free(j->sum);
+    free(j->weight);
+    *j = (planet_jumps){0};
+}
+
+double planet_jump(const planet_jumps *j, int64_t column)
+{
+    double sum = 0, weight = 0;
+    for (int64_t c = 0; c < j->columns; c++) {
+        sum += c == column ? 0 : j->sum[c];
+        weight += c == column ? 0 : j->weight[c];
+    }
+    return j->sum[column] / j->weight[column] / (sum / weight);
 }
 
 static void colour_of(double value, double limit, float rgb[3])

@@ -13,14 +13,16 @@ wf_boundary planet_globe(bool on_poles, int n_negated, const int64_t *negated);
  */
 void planet_area(int64_t rows, const double *latitude, double *area);
 
-/* Sums of absolute differences between neighbouring columns, weighted by area: across the seam of the array (last
- * column to first) and elsewhere. Zero is an empty start. */
+/* Sums of absolute differences between each column and the next one, weighted by area. The last column's, to the first
+ * one, is the seam of the array. Zero is an empty start. */
 typedef struct planet_jumps {
-    double seam, elsewhere, seam_weight, elsewhere_weight;
+    int64_t columns;
+    double *sum, *weight; /* of each column */
 } planet_jumps;
 void planet_add_jumps(planet_jumps *j, const float *field, int64_t rows, int64_t columns, const double *area);
-/* The mean jump at the seam over that elsewhere. */
-double planet_seam(const planet_jumps *j);
+void planet_jumps_free(planet_jumps *j);
+/* The mean jump behind a column over that of all other columns. */
+double planet_jump(const planet_jumps *j, int64_t column);
 
 /* A field in a picture: blue at -limit, white at 0, red at limit, grey where it is not finite. */
 typedef struct planet_panel {

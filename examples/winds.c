@@ -423,15 +423,59 @@ static scores score_lead(training *t, int64_t lead, const double *damping, bool 
     return s;
 }
 
+static void free_jumps(scores *s)
+{
+    planet_jumps_free(&s->truth);
+    planet_jumps_free(&s->forecast);
+}
+
 static wf_status look(wf_trainer *trainer, void *user)
 {
     training *t = user;
-    const scores s = score_lead(t, 1, NULL, false);
+    scores s = score_lead(t, 1, NULL, false);
     const double point[CURVES] = {wf_trainer_mean(trainer, "loss"), s.normal / s.weight};
+    free_jumps(&s);
     curves_add(&t->curves, (double)wf_trainer_iteration(trainer), point);
     wf_trainer_print(trainer, "iteration %lld  loss %.5f  held out %.5f", (long long)wf_trainer_iteration(trainer),
                      point[0], point[1]);
     return WF_OK;
+}
+
+/* The forecast's jump over that of the truth: at the seam; mean and most of all other places, and how many of them have
+ * a larger one than the seam. */
+typedef struct jumps {
+    double seam, mean, most;
+    int64_t above;
+} jumps;
+
+static jumps compare_jumps(const scores *s)
+{
+    const int64_t others = s->truth.columns - 1;
+    jumps j = {.seam = planet_jump(&s->forecast, others) / planet_jump(&s->truth, others)};
+    for (int64_t c = 0; c < others; c++) {
+        const double ratio = planet_jump(&s->forecast, c) / planet_jump(&s->truth, c);
+        j.mean += ratio / (double)others;
+        j.most = ratio > j.most ? ratio : j.most;
+        j.above += ratio > j.seam;
+    }
+    return j;
+}
+
+static void print_jumps(FILE *to, const training *t, const scores *s)
+{
+    const char *const name[] = {"jump at the seam", "elsewhere: mean", "elsewhere: largest", "elsewhere: larger"};
+    jumps all[64];
+    for (int64_t k = 0; k < t->s->steps; k++)
+        all[k] = compare_jumps(&s[k]);
+    for (int row = 0; row < 3; row++) {
+        fprintf(to, "\n%-22s", name[row]);
+        for (int64_t k = 0; k < t->s->steps; k++)
+            fprintf(to, "  %7.4f", row == 0 ? all[k].seam : row == 1 ? all[k].mean : all[k].most);
+    }
+    fprintf(to, "\n%-22s", name[3]);
+    for (int64_t k = 0; k < t->s->steps; k++)
+        fprintf(to, "  %7lld", (long long)all[k].above);
+    fprintf(to, "  of %lld places\n", (long long)(t->g.columns - 1));
 }
 
 static void print_table(FILE *to, const training *t, const scores *s)
@@ -449,10 +493,7 @@ static void print_table(FILE *to, const training *t, const scores *s)
     fprintf(to, "\n%-22s", "network, at the seam");
     for (int64_t k = 0; k < steps; k++)
         fprintf(to, "  %7.4f", sqrt(s[k].beside / s[k].beside_weight));
-    fprintf(to, "\n%-22s", "jump at the seam");
-    for (int64_t k = 0; k < steps; k++)
-        fprintf(to, "  %7.4f", planet_seam(&s[k].forecast) / planet_seam(&s[k].truth));
-    fprintf(to, "\n");
+    print_jumps(to, t, s);
 }
 
 static void tell_end(training *t)
@@ -465,13 +506,17 @@ static void tell_end(training *t)
         all[lead - 1] = score_lead(t, lead, damping, lead == 1);
     }
     FILE *table = example_create(t->comm, out, "table.txt");
+    if (wf_comm_rank(t->comm) == 0) {
+        print_table(table, t, all);
+        if (fclose(table) != 0)
+            example_abort("%s/table.txt: cannot write", out);
+        printf("\n");
+        print_table(stdout, t, all);
+    }
+    for (int64_t k = 0; k < t->s->steps; k++)
+        free_jumps(&all[k]);
     if (wf_comm_rank(t->comm) != 0)
         return;
-    print_table(table, t, all);
-    if (fclose(table) != 0)
-        example_abort("%s/table.txt: cannot write", out);
-    printf("\n");
-    print_table(stdout, t, all);
     t->curves.x_name = "iteration";
     t->curves.name[0] = "trained on";
     t->curves.name[1] = "held out, 1 ahead";

@@ -133,7 +133,9 @@ static void seams(void)
     /* Jumps 1, 1, 1 and 3 back over the seam; then a row twice as wide with none. */
     planet_jumps j = {0};
     planet_add_jumps(&j, (float[]){0, 1, 2, 3, 5, 5, 5, NAN}, 2, 4, (double[]){1, 2});
-    WF_EXPECT(fabs(planet_seam(&j) - 3.0 / 1 / (3.0 / 7)) < 1e-12, "seam %g", planet_seam(&j));
+    WF_EXPECT(fabs(planet_jump(&j, 3) - 3.0 / (3.0 / 7)) < 1e-12, "seam %g", planet_jump(&j, 3));
+    WF_EXPECT(fabs(planet_jump(&j, 1) - 1.0 / 3 / (5.0 / 5)) < 1e-12, "behind column 1 %g", planet_jump(&j, 1));
+    planet_jumps_free(&j);
 }
 
 int main(int argc, char **argv)
