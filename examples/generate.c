@@ -232,6 +232,7 @@ static wf_status test(wf_trainer *trainer, void *user)
     training *t = user;
     const int64_t tokens = t->model_opts.tokens, all = (t->bytes - t->train - 1) / tokens;
     const int64_t windows = t->s->tests > 0 && t->s->tests < all ? t->s->tests : all;
+    const int64_t tested = windows * tokens;
     int64_t at[MOST_BATCH];
     double sum = 0;
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
@@ -246,7 +247,7 @@ static wf_status test(wf_trainer *trainer, void *user)
     WF_MUST(wf_tape_set_mode(t->tape, WF_TRAIN));
     t->held_out = sum / (double)windows / log(2);
     wf_trainer_print(trainer, "step %lld: %.6f bits a byte of %lld that were held out",
-                     (long long)wf_trainer_iteration(trainer), t->held_out, (long long)(windows * tokens));
+                     (long long)wf_trainer_iteration(trainer), t->held_out, (long long)tested);
     return WF_OK;
 }
 
