@@ -48,7 +48,7 @@ static settings read_settings(int argc, char **argv)
                   .channels = 16,
                   .levels = 0,
                   .batch = 4,
-                  .volumes = 128,
+                  .volumes = 512,
                   .held_out = 56,
                   .epochs = 300,
                   .restart = 10,

@@ -42,6 +42,6 @@ refuses() {
 [ "$(od -An -t d8 -N 32 -w32 "$work/volumes" | tr -s ' ')" = " 8 8 4 6" ] || fail "--write: $(od -An -t d8 -N 32 -w32 "$work/volumes")"
 [ "$(tail -c 512 "$work/volumes" | od -An -v -t u1 -w1 | sort -u | wc -l)" -ge 2 ] || fail "--write: the last volume has one class"
 refuses "--write: the file cannot be written" --write "$work/nowhere/volumes"
-refuses "--batch 3: should divide 128 volumes" --batch 3
+refuses "--batch 3: should divide 512 volumes" --batch 3
 refuses "--levels 5: sides of 2^5 halve at most 4 times" --levels 5
 refuses "--dice 1.5: should be at most 1" --dice 1.5
