@@ -106,9 +106,9 @@ typedef enum wf_reduce_op {
 
 /* --- Tensors. Types and shapes must agree where data meets; tensors may be strided views. ------------------------- */
 
-/* Point to point. tag is 0 to 16382; pipelines and chains over ranks send with 16383. A send may wait for its receive to
- * begin. Every message is to be received before its communicator is closed: one that is left over can disturb those of
- * a communicator opened later. A send or receive with oneself is WF_ERR_ARGUMENT. */
+/* Point to point. tag is 0 to 16382; pipelines and chains over ranks send with 16383. A send may wait for its receive
+ * to begin. Every message is to be received before its communicator is closed: one that is left over can disturb those
+ * of a communicator opened later. A send or receive with oneself is WF_ERR_ARGUMENT. */
 WF_PLACED wf_status wf_send(wf_comm *comm, const wf_tensor *x, int to, int tag) WF_NODISCARD;
 WF_PLACED wf_status wf_recv(wf_comm *comm, wf_tensor *y, int from, int tag) WF_NODISCARD;
 /* A tensor of the type and shape that the sender has; NULL on failure. */

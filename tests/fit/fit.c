@@ -45,8 +45,7 @@ static wf_var *halves_forward(wf_layer *self, void *user, wf_var *const *x, int 
 static wf_layer *halves_new(wf_layer *inner)
 {
     wf_layer *model = wf_module_n(wf_layer_ctx(inner), 1, 2, halves_forward, inner);
-    WF_EXPECT(wf_module_add(model, "inner", inner), "a model of halves");
-    return model;
+    return wf_module_add(model, "inner", inner) ? model : NULL;
 }
 
 static wf_optim *optim_new(wf_layer *model)
