@@ -19,7 +19,8 @@ trap 'rm -rf "$work"' EXIT
 awk -F, '
     NR == 1 { next }
     !($4 in seen) { seen[$4] = 1; order[++n] = $4 }
-    $7 == "weft" { ours[$4 $5] = $8; delete best[$4 $5] }
+    $7 == "weft" && ($4 $5) in ours { delete best[$4 $5] }
+    $7 == "weft" { ours[$4 $5] = $8 }
     $7 != "weft" && $8 > best[$4 $5] { best[$4 $5] = $8 }
     function ratio(key) { return ours[key] > 0 && best[key] > 0 ? sprintf("%.2f", ours[key] / best[key]) : "-" }
     END { for (i = 1; i <= n; i++) print order[i], ratio(order[i] "f32"), ratio(order[i] "bf16") }' "$1" >"$work/ratios"

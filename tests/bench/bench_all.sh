@@ -135,6 +135,7 @@ row() {
     local level=$1 name=$2 model=$3 batch=$4 iterations=$5 said=$1 precision who line
     shift 5
     [ "$level" != newest ] || said=$(newest)
+    : >"$work/rows"
     for precision in $types; do
         rm -f "$work"/*.runs
         busy=
@@ -150,10 +151,10 @@ row() {
         done
         for who in weft $forms; do
             line=$(sums "$work/$who.runs")
-            [ -z "$line" ] || echo "$machine,$said,$versions,$name,$precision,$batch,$who,${line// /,},$busy" >>"$work/table"
+            [ -z "$line" ] || echo "$machine,$said,$versions,$name,$precision,$batch,$who,${line// /,},$busy" >>"$work/rows"
         done
     done
-    grep ",$said,.*,$name," "$work/table" >>"$csv"
+    tee -a "$csv" "$work/level-$level" <"$work/rows" >>"$work/table"
 }
 
 # The table of what was measured now.
@@ -194,9 +195,7 @@ done
 table "$work/table"
 if [ -n "$python" ]; then
     for level in $levels; do
-        [ "$level" != newest ] || said=$(newest)
-        { head -n 1 "$csv" && grep ",${said:-$level}," "$work/table"; } >"$work/now.csv"
+        { head -n 1 "$csv" && cat "$work/level-$level"; } >"$work/now.csv"
         "$here/bars.sh" "$work/now.csv" "$build/bench-all-$level.svg" && echo "bars: $build/bench-all-$level.svg"
-        said=
     done
 fi
