@@ -1,6 +1,7 @@
 #!/bin/sh
 # Draws Weft's rates over PyTorch's as bars, by gnuplot: tests/bench/bars.sh CSV PICTURE.svg. The CSV is what bench_all.sh
-# writes, which calls this at its end; docs/speed.svg is drawn from docs/speed.csv. A model's bars are f32 and bf16: Weft's
+# writes, which calls this at its end; docs/speed.svg is drawn from docs/speed.csv, which has the medians of the EPYC table in
+# docs/performance.md (23 November 2026). A model's bars are f32 and bf16: Weft's
 # median over that of PyTorch's fastest form on the same machine, at the same level of instructions. It measures nothing.
 set -eu
 stop() {
@@ -23,13 +24,23 @@ awk -F, '
     $7 == "weft" { ours[$4 $5] = $8 }
     $7 != "weft" && $8 > best[$4 $5] { best[$4 $5] = $8 }
     function ratio(key) { return ours[key] > 0 && best[key] > 0 ? sprintf("%.2f", ours[key] / best[key]) : "-" }
-    END { for (i = 1; i <= n; i++) print order[i], ratio(order[i] "f32"), ratio(order[i] "bf16") }' "$1" >"$work/ratios"
-grep -q '[0-9][.][0-9]' "$work/ratios" || stop "$1: no model has a row of Weft and one of PyTorch"
+    BEGIN {
+        split("dcgan128 DCGAN,128 dcgan512 DCGAN,512 vgg16 VGG-16 resnet18 ResNet-18 resnet50 ResNet-50 convnext_t ConvNeXt-T " \
+              "unet2 U-Net,2-D unet3 U-Net,3-D mlp MNIST,linear cnn MNIST,conv", word, " ")
+        for (i = 1; i in word; i += 2) { gsub(",", " ", word[i + 1]); name[word[i]] = word[i + 1] }
+    }
+    END {
+        for (i = 1; i <= n; i++) {
+            m = order[i]
+            printf "\"%s\" %s %s\n", m in name ? name[m] : m, ratio(m "f32"), ratio(m "bf16")
+        }
+    }' "$1" >"$work/ratios"
+grep -q ' [0-9]*[.][0-9]' "$work/ratios" || stop "$1: no model has a row of Weft and one of PyTorch"
 
 machine=$(echo "$machines" | tr -d "'\"\\\\{}_^@&")
 {
     cat <<PLOT
-set terminal svg size 900,320 font 'sans-serif,12' background 'white'
+set terminal svg size 1000,320 font 'sans-serif,12' background 'white'
 set output '$work/picture.svg'
 set title "Training steps: samples per second over PyTorch's fastest form\\n{/*0.8 $machine}"
 PLOT
@@ -45,6 +56,8 @@ set xtics nomirror scale 0 font ',10'
 set grid ytics
 set key top left horizontal
 set arrow from graph 0, first 1 to graph 1, first 1 nohead lw 2 lc rgb '#888888' front
+set label 'PyTorch' at graph 1.005, first 1 left font ',10' textcolor rgb '#666666'
+set rmargin 9
 set datafile missing '-'
 PLOT
     echo "ratios = '$work/ratios'"

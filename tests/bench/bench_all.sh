@@ -51,6 +51,7 @@ done
 for type in $types; do
     case $type in f32 | bf16) ;; *) stop "WEFT_BENCH_TYPES: $type: should be f32 or bf16" ;; esac
 done
+command -v gnuplot >/dev/null || stop "there is no gnuplot, which draws the bars"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck source=tests/bench/torch.sh
@@ -179,7 +180,9 @@ machine=$(awk -F': ' '/model name/ { gsub(",", " ", $2); print $2; exit }' /proc
 library=$(ldd "$build/tests/bench/bench_step" | awk '/libdnnl/ { print $3 }')
 versions="oneDNN $(readlink -f "$library" | sed 's/.*\.so\.//')"
 [ -z "$python" ] || versions="$versions PyTorch $("$python" -c 'import torch; print(torch.__version__)')"
-[ -s "$csv" ] || echo "machine,level,versions,model,precision,batch,who,median,least,most,mib,others" >"$csv"
+head="machine,level,versions,model,precision,batch,who,median,least,most,mib,others"
+[ -s "$csv" ] || echo "$head" >"$csv"
+[ "$(head -n 1 "$csv")" = "$head" ] || stop "$csv has other columns, of an earlier version: should be moved away"
 : >"$work/table"
 echo "$machine; $versions; $threads threads; samples per second, medians of $rounds"
 for level in $levels; do

@@ -21,11 +21,11 @@ A (R) B,avx2,1,mlp,f32,64,weft,30,,,,
 A (R) B,avx2,1,mlp,f32,64,eager,20,,,,
 A (R) B,avx2,1,mlp,f32,64,weft,34,,,,
 A (R) B,avx2,1,mlp,f32,64,eager,10,,,,
-A (R) B,avx2,1,cnn,f32,64,eager,10,,,,
-A (R) B,avx2,1,cnn,f32,64,weft,19,,,,
+A (R) B,avx2,1,own,f32,64,eager,10,,,,
+A (R) B,avx2,1,own,f32,64,weft,19,,,,
 END
 "$bars" "$work/good.csv" "$work/good.svg"
-for text in vgg16 2.50 mlp 3.40 cnn 1.90; do
+for text in VGG-16 2.50 'MNIST linear' 3.40 own 1.90; do
     grep -q ">$text<" "$work/good.svg" || wrong "the picture lacks $text"
 done
 ! grep -q '>1[.]70<\|>1[.]50<\|>3[.]00<' "$work/good.svg" || wrong "the picture has a ratio of an earlier series"
