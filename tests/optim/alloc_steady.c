@@ -37,9 +37,12 @@ void *__wrap_realloc(void *old, size_t bytes)
     return __real_realloc(old, bytes);
 }
 
-/* The largest of four pixels, where it was. */
+/* The largest of four pixels, where it was; of images that ranks share all of them. */
 static wf_var *keep_largest(wf_layer *self, void *user, wf_var *x)
 {
+    const wf_layout layout = wf_tensor_layout(wf_value(x));
+    if (wf_layout_is_sharded(&layout, 2) || wf_layout_is_sharded(&layout, 3))
+        return x;
     wf_var *places, *y = wf_max_pool_with_places(wf_layer_child(self, "pool"), x, &places);
     (void)user;
     return wf_max_unpool(y, places, (wf_pool_opts){.kernel = 2}, (wf_shape){0});
