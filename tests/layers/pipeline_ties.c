@@ -78,6 +78,14 @@ static void frozen_ties(void)
     }
 }
 
+/* Returns true if the error names both copies. */
+static bool names_copies(int size)
+{
+    char stages[96];
+    snprintf(stages, sizeof stages, "last/W on stage %d should have equal values", size - 1);
+    return strstr(wf_error_message(), "net/0/W on stage 0 and net/") && strstr(wf_error_message(), stages);
+}
+
 /* A program that changes one copy of tied weights, on the first stage or on the last: the next comparison is one error
  * of all ranks, which names both. Between two comparisons nobody sees it. */
 static void part(int every, bool first, int size)
@@ -93,15 +101,15 @@ static void part(int every, bool first, int size)
     for (int step = 0; step < 4; step++) {
         wf_var *loss = wf_pipeline_step(pipe, tape, x, labels);
         if (step == noticed) {
-            char stages[96];
-            snprintf(stages, sizeof stages, "last/W on stage %d should have equal values", size - 1);
-            WF_EXPECT(!loss && strstr(wf_error_message(), "net/0/W on stage 0 and net/") &&
-                          strstr(wf_error_message(), stages),
-                      "rank %d: '%s'", on.rank, wf_error_message());
+            WF_EXPECT(!loss && names_copies(size), "rank %d: '%s'", on.rank, wf_error_message());
             break;
         }
         WF_EXPECT(loss, "rank %d, step %d: %s", on.rank, step, wf_error_trail());
-        WF_EXPECT_OK(wf_optim_step(optim, loss));
+        const wf_status status = wf_optim_step(optim, loss);
+        /* Ranks without a copy take no part in the comparison: they may hear of it while they end the step before. */
+        if (status != WF_OK && step + 1 == noticed && on.rank > 0 && on.rank < size - 1 && names_copies(size))
+            break;
+        WF_EXPECT_OK(status);
         WF_EXPECT_OK(wf_tape_reset(tape));
         if (step == 0 && on.rank == (first ? 0 : size - 1))
             WF_EXPECT_OK(wf_tensor_fill(
