@@ -100,7 +100,7 @@ typedef struct wf_batch_growth {
 } wf_batch_growth;
 
 typedef struct wf_batch_opts {
-    int64_t size; /* samples per rank; required */
+    int64_t size; /* samples per rank, the same on all; required */
     /* Batches that grow instead of a learning rate that falls (Smith et al. 2018): size per rank from an epoch on,
      * until an entry without a size. An epoch then has another number of batches: wf_iter_length_at. */
     wf_batch_growth grows[WF_BATCH_GROWTHS];

@@ -65,8 +65,8 @@ typedef struct wf_multi_node_opts {
  *
  * What is drawn does not depend on the rank: seed and models without a name are rank 0's from here on, and in every
  * step those ranks whose losses belong together (means over a sharded batch; on a mesh that splits more than data, also
- * means without a layout) compare the iterations of their tapes and what they drew. Where these differ the step is
- * WF_ERR_COMM on all ranks, before any update, and names rank and layer.
+ * means without a layout) compare the iterations of their tapes, what they drew, and the samples of the whole batch.
+ * Where these differ the step is WF_ERR_COMM on all ranks, before any update, and names rank and layer.
  *
  * The model may change between two steps (wf_module_add, wf_parallelize, wf_param_set_trainable), on all ranks alike:
  * the next step says so in its sums. Parameters that are equal on all ranks (for example of a layer not used yet) are

@@ -43,6 +43,7 @@ wf_status wf_agree_draws(wf_comm *comm, wf_optim *optim, bool *agreed) WF_NODISC
 typedef struct wf_draws_record {
     uint64_t compares, seed, hash;
     int64_t iteration, count;
+    double samples; /* of all ranks, over which the loss is a mean; 0: it does not say, or counts labels */
 } wf_draws_record;
 /* Fills in the record and its part of the trailer. Local. */
 void wf_draws_put(const wf_optim *optim, const wf_var *loss, bool compares, wf_draws_record *record, double *trailer);

@@ -82,12 +82,15 @@ void wf_draws_put(const wf_optim *optim, const wf_var *loss, bool compares, wf_d
         trailer[WF_TRAILER_COMPARED + b] = 0;
     if (!compares || wf_ctx_capturing(optim->ctx))
         return;
-    *record = (wf_draws_record){
-        .compares = 1, .seed = optim->ctx->seed, .iteration = wf_tape_iteration(loss->tape), .count = n};
+    *record = (wf_draws_record){.compares = 1,
+                                .seed = optim->ctx->seed,
+                                .iteration = wf_tape_iteration(loss->tape),
+                                .count = n,
+                                .samples = loss->value->layout.known && !loss->loss_counted ? loss->loss_count : 0};
     for (int64_t i = 0; i < n; i++)
         record->hash = wf_hash_u64(record->hash, draw[i].stream);
     uint64_t hash = wf_hash_u64(wf_hash_u64(record->seed, (uint64_t)record->iteration), record->hash);
-    hash = wf_hash_u64(hash, (uint64_t)n);
+    hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)n), (uint64_t)record->samples);
     trailer[WF_TRAILER_COMPARED] = 1;
     for (int b = 0; b < WF_DRAWS_BITS; b++)
         trailer[WF_TRAILER_DRAWS + b] = (double)(hash >> b & 1u);
@@ -160,6 +163,10 @@ static wf_status name_record(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, con
              "the ranks are in different iterations: %lld on rank %s, %lld on rank %s; call wf_tape_reset equally "
              "often on all ranks",
              (long long)x->iteration, WF_RANK(comm, a), (long long)y->iteration, WF_RANK(comm, b));
+    WF_CHECK(x->samples == y->samples, WF_ERR_COMM,
+             "the ranks' losses are parts of means over different numbers of samples: %.0f on rank %s, %.0f on rank "
+             "%s; give batches the same size on all ranks",
+             x->samples, WF_RANK(comm, a), y->samples, WF_RANK(comm, b));
     WF_CHECK(loss, WF_ERR_COMM, "the ranks drew other random numbers in a step: %lld times on rank %s, %lld on rank %s",
              (long long)x->count, WF_RANK(comm, a), (long long)y->count, WF_RANK(comm, b));
     return name_draw(comm, ctx, loss, a, b, x->count > y->count ? x->count : y->count);

@@ -416,6 +416,28 @@ static void leaves(void)
     close_run();
 }
 
+/* The last rank makes batches one sample larger, as if the others did too. */
+static void other_batches(void)
+{
+    open_run();
+    const bool last = run.rank == run.size - 1;
+    const int64_t own = 2 + last, lo = run.rank * own, global = run.size * own;
+    wf_layer *layer = wf_linear(run.ctx, (wf_linear_opts){.in = 4, .out = 2});
+    wf_optim *optim = wf_multi_node(run.comm, wf_sgd(layer, (wf_sgd_opts){0}));
+    wf_tensor *x = wf_tensor_new(run.ctx, WF_F32, WF_SHAPE(own, 4));
+    WF_EXPECT_OK(wf_tensor_fill(x, 1));
+    WF_EXPECT_OK(wf_tensor_set_layout(x, wf_layout_batch(wf_comm_mesh(run.comm), WF_SHAPE(global, 4), lo, lo + own)));
+    const wf_status status = wf_optim_step(optim, wf_mean(wf_apply(layer, wf_input(run.tape, x))));
+    WF_EXPECT(status == (run.size == 1 ? WF_OK : WF_ERR_COMM), "%s: %s", wf_status_name(status), wf_error_message());
+    WF_EXPECT(run.size == 1 || strstr(wf_error_message(), "different numbers of samples"), "%s", wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_tape_reset(run.tape));
+    wf_tensor_free(x);
+    wf_optim_free(optim);
+    wf_layer_free(layer);
+    close_run();
+}
+
 static int on_ranks(int argc, char **argv)
 {
     return test_main(argc, argv,
@@ -428,6 +450,7 @@ static int on_ranks(int argc, char **argv)
                                    {"wrong_length", wrong_length},
                                    {"initialisers", initialisers},
                                    {"leaves", leaves},
+                                   {"other_batches", other_batches},
                                    {0}});
 }
 
