@@ -407,7 +407,8 @@ typedef struct wf_kernels {
     wf_pool_fn *pool_forward, *pool_backward;
     /* y: the places in the whole image; -1 stays. */
     wf_places_fn *pool_places;
-    /* index and taken from places. A place outside the larger image is WF_ERR_ARGUMENT, as an index of take_forward. */
+    /* index and taken from places. A place outside the larger image other than -1 is WF_ERR_ARGUMENT, as an index of
+     * take_forward. */
     wf_unpool_fn *unpool_index;
     /* y[n,c,o] = x[n,c,index[n,c,o]], or 0 where the index is -1. */
     wf_pick_pixels_fn *pick_pixels;

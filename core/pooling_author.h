@@ -45,7 +45,7 @@ typedef struct wf_places_args {
 } wf_places_args;
 
 typedef struct wf_unpool_args {
-    const wf_array *places; /* u8, i32 or i64 [N,C,smaller] */
+    const wf_array *places; /* u8, i32 or i64 [N,C,smaller]; -1: none */
     const wf_array *index;  /* i32 [N,C,smaller]: the places, but -1 where a later pixel has the same one */
     const wf_array *taken;  /* i32 [N,C,larger]: the pixel of the smaller image that has this place */
 } wf_unpool_args;

@@ -46,15 +46,17 @@ wf_layer *wf_adaptive_max_pool(wf_ctx *ctx, wf_shape size);
 
 /* wf_apply(pool, x) of a layer of maxima, any of the above or its spatial form, and in *places where they were: i64, of
  * the result's shape and layout, without a gradient. A place is the number of the pixel within its sample and channel,
- * counted row-major over the whole image without padding, of which this rank may have a part. *places is NULL after a
- * failure. WF_ERR_ARGUMENT for another layer, WF_ERR_UNSUPPORTED for one with a boundary. Collective as the layer. */
+ * counted row-major over the whole image without padding, of which this rank may have a part; -1 where a window lies in
+ * the padding alone, as a dilated one may. *places is NULL after a failure. WF_ERR_ARGUMENT for another layer,
+ * WF_ERR_UNSUPPORTED for one with a boundary. Collective as the layer. */
 wf_var *wf_max_pool_with_places(wf_layer *pool, wf_var *x, wf_var **places);
 /* The other way: [N,C,O...] -> [N,C,L...], x's elements at their places (u8, i32 or i64, of x's shape and layout),
- * zeros elsewhere. L is `size`, with an entry for each spatial dimension; where that is 0, or without a size (rank 0),
- * the shortest input of the pool with these options: (O - 1) stride - pads + dilation (kernel - 1) + 1. Of several
- * elements with one place the last one, counted row-major, is there, and has the gradient. Samples and channels may be
- * cut, pixels not: places are of the whole image. A place outside it is WF_ERR_ARGUMENT: of this call, or on a device
- * that computes later of the next one that reads a number. */
+ * zeros elsewhere; an element of place -1 is left out. L is `size`, with an entry for each spatial dimension; where
+ * that is 0, or without a size (rank 0), the shortest input of the pool with these options: (O - 1) stride - pads +
+ * dilation (kernel - 1) + 1. Beside a whole size the options may all be 0. WF_ERR_UNSUPPORTED for a boundary. Of
+ * several elements with one place the last one, counted row-major, is there, and has the gradient. Samples and channels
+ * may be cut, pixels not: places are of the whole image. Another place outside it is WF_ERR_ARGUMENT: of this call, or
+ * on a device that computes later of the next one that reads a number. */
 wf_var *wf_max_unpool(wf_var *x, const wf_var *places, wf_pool_opts opts, wf_shape size);
 
 #ifdef __cplusplus

@@ -38,12 +38,13 @@ static void take_plane(const wf_array *places, const plane *p)
         for (int64_t l = 0; l < p->lanes; l++) {
             const int64_t at = o * p->c + p->first + l, place = wf_cpu_integer(places, p->from + at);
             p->index[at] = (int32_t)place;
-            p->taken[place * p->c + p->first + l] = (int32_t)o;
+            if (place >= 0)
+                p->taken[place * p->c + p->first + l] = (int32_t)o;
         }
     for (int64_t o = 0; o < p->pixels; o++)
         for (int64_t l = 0; l < p->lanes; l++) {
             const int64_t at = o * p->c + p->first + l;
-            if (p->taken[(int64_t)p->index[at] * p->c + p->first + l] != o)
+            if (p->index[at] >= 0 && p->taken[(int64_t)p->index[at] * p->c + p->first + l] != o)
                 p->index[at] = -1;
         }
 }
@@ -53,8 +54,8 @@ wf_status wf_cpu_unpool_index(wf_ctx *ctx, const wf_unpool_args *a)
     int64_t n, c, pixels, places;
     wf_array_ncp(a->taken, &n, &c, &places);
     wf_array_ncp(a->index, &n, &c, &pixels);
-    /* No number is ignored: 0 fits anyway. */
-    if (!wf_cpu_integers_fit(a->places, n * c * pixels, places, 0))
+    /* -1 is no place, and left out. */
+    if (!wf_cpu_integers_fit(a->places, n * c * pixels, places, -1))
         return REF->unpool_index(ctx, a);
     const int64_t groups = (c + LANES - 1) / LANES;
     if (n * c * places == 0)

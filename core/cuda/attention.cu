@@ -40,7 +40,7 @@ template <class T> static wf_status set_of(wf_ctx *ctx, const wf_attention_args 
     s.lse = out_of<W>(args->lse);
     s.bias = in_of<W>(args->bias);
     if (args->index)
-        WF_TRY(labels_of(ctx, args->index, WF_NONE_IGNORED, s.z.rows, &own, &s.index, true));
+        WF_TRY(labels_of(ctx, args->index, WF_NONE_IGNORED, s.z.rows, &own, &s.index, CUDA_INDEX));
     s.lengths = in_of<int32_t>(args->lengths);
     s.q_region = in_of<int32_t>(args->q_region);
     s.k_region = in_of<int32_t>(args->k_region);

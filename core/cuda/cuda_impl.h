@@ -15,11 +15,14 @@ extern "C" {
 
 #include <cuda_runtime_api.h>
 
-/* A label, or an index of rows, that is out of range. A kernel that meets one claims the record (device memory) and
- * fills it in (host memory that the device sees); the next to_host finds it. */
+/* Numbers that kernels read, for errors. */
+typedef enum cuda_label_kind { CUDA_LABEL, CUDA_INDEX, CUDA_PLACE } cuda_label_kind;
+
+/* A label, an index of rows or a place in an image that is out of range. A kernel that meets one claims the record
+ * (device memory) and fills it in (host memory that the device sees); the next to_host finds it. */
 typedef struct cuda_label {
     int64_t label, row, classes;
-    int32_t is_index;
+    cuda_label_kind kind;
     int32_t filled;
 } cuda_label;
 

@@ -11,7 +11,7 @@ struct label_source {
     const void *data;
     wf_dtype dtype;
     int64_t classes, ignored;
-    bool is_index; /* numbers of rows, not labels: for errors */
+    cuda_label_kind kind;
     int32_t *claim;
     cuda_label *record;
 
@@ -34,7 +34,7 @@ struct label_source {
             record->label = label;
             record->row = row;
             record->classes = classes;
-            record->is_index = is_index;
+            record->kind = kind;
             __threadfence_system();
             record->filled = 1;
         }
@@ -43,12 +43,16 @@ struct label_source {
 };
 
 inline wf_status labels_of(wf_ctx *ctx, const wf_array *labels, int64_t ignored, int64_t classes, wf_cuda **own,
-                           label_source *out, bool is_index = false)
+                           label_source *out, cuda_label_kind kind = CUDA_LABEL)
 {
     WF_CHECK(labels->dtype == WF_U8 || labels->dtype == WF_I32 || labels->dtype == WF_I64, WF_ERR_DTYPE,
-             "%s are %s; they must be u8, i32 or i64", is_index ? "indices" : "labels", wf_dtype_name(labels->dtype));
+             "%s are %s; they must be u8, i32 or i64",
+             kind == CUDA_LABEL   ? "labels"
+             : kind == CUDA_INDEX ? "indices"
+                                  : "places",
+             wf_dtype_name(labels->dtype));
     WF_TRY(wf_cuda_here(ctx, own));
-    *out = label_source{labels->data, labels->dtype, classes, ignored, is_index, (*own)->claim, (*own)->label};
+    *out = label_source{labels->data, labels->dtype, classes, ignored, kind, (*own)->claim, (*own)->label};
     return WF_OK;
 }
 

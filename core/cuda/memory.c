@@ -64,8 +64,11 @@ static wf_status check_labels(wf_cuda *own)
     const cuda_label bad = *own->label;
     own->label->filled = 0;
     TRY_CUDA(cudaMemsetAsync(own->claim, 0, sizeof *own->claim, own->stream));
-    WF_FAIL(WF_ERR_ARGUMENT, "%s %lld in %s %lld is outside [0, %lld)", bad.is_index ? "index" : "label",
-            (long long)bad.label, bad.is_index ? "place" : "row", (long long)bad.row, (long long)bad.classes);
+    static const char *const words[][2] = {[CUDA_LABEL] = {"label", "in row"},
+                                           [CUDA_INDEX] = {"index", "in place"},
+                                           [CUDA_PLACE] = {"place", "of element"}};
+    WF_FAIL(WF_ERR_ARGUMENT, "%s %lld %s %lld is outside [0, %lld)", words[bad.kind][0], (long long)bad.label,
+            words[bad.kind][1], (long long)bad.row, (long long)bad.classes);
 }
 
 /* Through two page-locked pieces in turn: one is filled while the other travels. */

@@ -23,7 +23,7 @@ static wf_status rows_source_of(wf_ctx *ctx, const wf_take_args *args, wf_cuda *
 {
     out->first = args->first;
     out->rows = args->table->shape.dim[0];
-    return labels_of(ctx, args->index, args->ignored, args->whole, own, &out->index, true);
+    return labels_of(ctx, args->index, args->ignored, args->whole, own, &out->index, CUDA_INDEX);
 }
 
 template <class T> struct take_rows {

@@ -89,7 +89,8 @@ wf_status wf_cuda_unpool_index(wf_ctx *ctx, const wf_unpool_args *args)
     unpool_pixels a = {};
     wf_array_ncp(args->taken, &n, &c, &larger);
     wf_array_ncp(args->index, &n, &c, &pixels);
-    WF_TRY(labels_of(ctx, args->places, WF_NONE_IGNORED, larger, &own, &a.places, true));
+    /* -1 is no place, and left out. */
+    WF_TRY(labels_of(ctx, args->places, -1, larger, &own, &a.places, CUDA_PLACE));
     if (n * c * larger == 0)
         return WF_OK;
     a.index = out_of<int32_t>(args->index);

@@ -28,10 +28,11 @@ static wf_status take_places(const wf_unpool_args *a, int64_t n, int64_t c, int6
         const int64_t sample = i / (pixels * c);
         int64_t place;
         WF_TRY(wf_ref_integer("places", a->places, i, &place));
-        WF_CHECK(place >= 0 && place < places, WF_ERR_ARGUMENT, "index %lld in place %lld is outside [0, %lld)",
+        WF_CHECK(place >= -1 && place < places, WF_ERR_ARGUMENT, "place %lld of element %lld is outside [0, %lld)",
                  (long long)place, (long long)i, (long long)places);
         index[i] = (int32_t)place;
-        taken[(sample * places + place) * c + i % c] = (int32_t)(i / c % pixels);
+        if (place >= 0)
+            taken[(sample * places + place) * c + i % c] = (int32_t)(i / c % pixels);
     }
     return WF_OK;
 }
@@ -47,7 +48,7 @@ wf_status wf_ref_unpool_index(wf_ctx *ctx, const wf_unpool_args *a)
         taken[i] = -1;
     WF_TRY(take_places(a, n, c, pixels, places));
     for (int64_t i = 0; i < n * pixels * c; i++)
-        if (taken[(i / (pixels * c) * places + index[i]) * c + i % c] != i / c % pixels)
+        if (index[i] >= 0 && taken[(i / (pixels * c) * places + index[i]) * c + i % c] != i / c % pixels)
             index[i] = -1;
     return WF_OK;
 }

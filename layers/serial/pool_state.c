@@ -100,7 +100,8 @@ wf_status wf_pool_geometry(const wf_pool_opts *o, const char *name, wf_pool_geom
         WF_CHECK(g->kernel[d] <= MOST && g->stride[d] <= MOST && g->dilation[d] <= MOST, WF_ERR_ARGUMENT,
                  "%s: kernel %lld, stride %lld, dilation %lld in spatial dimension %d, should be at most %lld", name,
                  (long long)g->kernel[d], (long long)g->stride[d], (long long)g->dilation[d], d, (long long)MOST);
-        /* Wider pads would give windows on padding alone, whose maximum is no element. */
+        /* Wider pads would give many windows on padding alone, whose maximum is no element. With a dilation a window
+         * may still step over the image; PyTorch takes it, too, and its place is -1. */
         const int64_t most = wf_window_extent(wf_pool_window(g, d)) / 2;
         WF_CHECK(g->pad_lo[d] >= 0 && g->pad_hi[d] >= 0 && g->pad_lo[d] <= most && g->pad_hi[d] <= most,
                  WF_ERR_ARGUMENT,

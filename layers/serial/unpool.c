@@ -37,12 +37,23 @@ static wf_status check_unpooled(const wf_var *x, const wf_var *places)
     return wf_function_check_layouts("max_unpool", x, places);
 }
 
-/* The larger image's shape. */
+/* Beside a whole size the options may be left out. */
+static wf_status check_given(const wf_pool_opts *o, bool needed, wf_pool_geom *g)
+{
+    int64_t given = o->kernel | o->stride | o->pad | o->dilation;
+    for (int d = 0; d < WF_MAX_SPATIAL; d++)
+        given |= o->kernel_nd[d] | o->stride_nd[d] | o->dilation_nd[d] | o->pad_lo_nd[d] | o->pad_hi_nd[d];
+    WF_CHECK(!wf_boundary_given(&o->boundary, g->nd), WF_ERR_UNSUPPORTED,
+             "max_unpool: with a boundary maxima may lie beyond the edges, which have no places");
+    return needed || given ? wf_pool_geometry(o, "max_unpool", g) : WF_OK;
+}
+
+/* The larger image's shape. Pixels of both images are numbered in i32. */
 static wf_status fit_larger(const wf_var *x, const wf_pool_opts *o, wf_shape size, wf_shape *y)
 {
     char text[2][WF_SHAPE_TEXT];
     wf_pool_geom g = {.nd = wf_var_shape(x).rank - 2};
-    int64_t left = INT32_MAX;
+    int64_t left = INT32_MAX, own_left = INT32_MAX;
     bool by_options = size.rank == 0;
     *y = wf_var_shape(x);
     WF_CHECK(size.rank == 0 || size.rank == g.nd, WF_ERR_SHAPE,
@@ -50,8 +61,11 @@ static wf_status fit_larger(const wf_var *x, const wf_pool_opts *o, wf_shape siz
              wf_shape_text(size, (char[WF_SHAPE_TEXT]){0}), g.nd);
     for (int d = 0; d < size.rank; d++)
         by_options = by_options || size.dim[d] == 0;
-    if (by_options)
-        WF_TRY(wf_pool_geometry(o, "max_unpool", &g));
+    WF_TRY(check_given(o, by_options, &g));
+    for (int d = 0; d < g.nd; d++)
+        own_left = y->dim[2 + d] > 0 ? own_left / y->dim[2 + d] : own_left;
+    WF_CHECK(own_left > 0, WF_ERR_UNSUPPORTED, "max_unpool of %s, should be at most %d pixels",
+             wf_shape_text(*y, text[0]), INT32_MAX);
     for (int d = 0; d < g.nd; d++) {
         const int64_t own = size.rank > 0 ? size.dim[d] : 0;
         y->dim[2 + d] = own != 0 ? own

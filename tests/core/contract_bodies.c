@@ -283,7 +283,7 @@ void places_body(run *r)
              wf_shape_text(large, text[1]), wf_dtype_name(t->dtype), t->equal, (int)t->lo[0], (int)t->lo[1],
              (int)t->lo[2]);
     const wf_array x = run_in(r, small, WF_CHANNELS_LAST, -1, 1), dy = run_in(r, large, WF_CHANNELS_LAST, -1, 1);
-    const wf_array places = pixel_numbers(r, t, t->dtype, t->large, 0),
+    const wf_array places = pixel_numbers(r, t, t->dtype, t->large, t->dtype == WF_U8 ? 0 : -1),
                    in_box = pixel_numbers(r, t, WF_I32, t->length, -1);
     const wf_array y = run_out(r, large, WF_CHANNELS_LAST, false), dx = run_out(r, small, WF_CHANNELS_LAST, false);
     const wf_array whole = run_array(r, WF_I64, small, WF_CHANNELS_LAST, NULL);

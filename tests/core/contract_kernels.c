@@ -276,24 +276,32 @@ static void pool_places(void)
 }
 
 /* A number that is no place is an error of this call, or of the next one that reads. */
+static void refuse_place(wf_ctx *ctx, int64_t place, const char *text)
+{
+    const int64_t both[2] = {1, place};
+    run r = run_on(ctx, WF_F32);
+    const wf_array places = {
+        .data = run_bytes(&r, both, sizeof both), .dtype = WF_I64, .order = LAST, .shape = WF_SHAPE(1, 1, 2)};
+    const wf_array index = run_array(&r, WF_I32, WF_SHAPE(1, 1, 2), LAST, LIST(0, 0));
+    const wf_array taken = run_array(&r, WF_I32, WF_SHAPE(1, 1, 5), LAST, LIST(0, 0, 0, 0, 0));
+    int32_t host[2];
+    wf_status status = r.k->unpool_index(r.ctx, &(wf_unpool_args){.places = &places, .index = &index, .taken = &taken});
+    if (status == WF_OK)
+        status = r.k->to_host(r.ctx, host, index.data, sizeof host);
+    WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), text), "%s: \"%s\", should say \"%s\"", r.k->name,
+              wf_error_message(), text);
+    wf_error_clear();
+    WF_EXPECT_OK(r.k->to_host(r.ctx, host, index.data, sizeof host));
+    run_free(&r);
+}
+
 static void wrong_places(void)
 {
     wf_ctx *const contexts[] = {contract_ref(), contract_device()};
     for (int i = 0; i < 2; i++) {
-        run r = run_on(contexts[i], WF_F32);
-        const wf_array places = run_array(&r, WF_I64, WF_SHAPE(1, 1, 2), LAST, LIST(1, 5));
-        const wf_array index = run_array(&r, WF_I32, WF_SHAPE(1, 1, 2), LAST, LIST(0, 0));
-        const wf_array taken = run_array(&r, WF_I32, WF_SHAPE(1, 1, 5), LAST, LIST(0, 0, 0, 0, 0));
-        int32_t host[2];
-        wf_status status =
-            r.k->unpool_index(r.ctx, &(wf_unpool_args){.places = &places, .index = &index, .taken = &taken});
-        if (status == WF_OK)
-            status = r.k->to_host(r.ctx, host, index.data, sizeof host);
-        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), "index 5 in place 1 is outside [0, 5)"),
-                  "%s: %s", r.k->name, wf_error_message());
-        wf_error_clear();
-        WF_EXPECT_OK(r.k->to_host(r.ctx, host, index.data, sizeof host));
-        run_free(&r);
+        refuse_place(contexts[i], 5, "place 5 of element 1 is outside [0, 5)");
+        refuse_place(contexts[i], -2, "place -2 of element 1 is outside [0, 5)");
+        refuse_place(contexts[i], INT64_MIN, "place -9223372036854775808 of element 1 is outside [0, 5)");
     }
 }
 

@@ -107,6 +107,18 @@ static void places_refused(wf_layer *layer, wf_status code, const char *text)
     wf_layer_free(layer);
 }
 
+/* A smaller image whose pixels i32 cannot number; of no sample, so that it needs no memory. */
+static void unpool_of_many(void)
+{
+    const wf_shape shape = WF_SHAPE(0, 3, 1 << 16, 1 << 16);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, shape), *at = wf_tensor_new(ctx, WF_U8, shape);
+    refused(wf_max_unpool(wf_input(tape, x), wf_input(tape, at), (wf_pool_opts){0}, WF_SHAPE(8, 8)), WF_ERR_UNSUPPORTED,
+            "max_unpool of [0,3,65536,65536], should be at most 2147483647 pixels");
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_tensor_free(x);
+    wf_tensor_free(at);
+}
+
 /* Zeros [2,3,4,4] by places of another type and shape, which are all `place`. */
 static void unpool_refused(wf_dtype dtype, wf_shape shape, double place, wf_pool_opts opts, wf_shape size,
                            wf_status code, const char *text)
@@ -137,8 +149,15 @@ static void places(void)
     unpool_refused(WF_I64, same, 0, k2, WF_SHAPE(8), WF_ERR_SHAPE, "size [8], should have 2 dimensions");
     unpool_refused(WF_I64, same, 0, k2, WF_SHAPE(8, -1), WF_ERR_SHAPE, "to -1 pixels in spatial dimension 1");
     unpool_refused(WF_I64, same, 0, k2, WF_SHAPE(1 << 16, 1 << 16), WF_ERR_UNSUPPORTED, "at most 2147483647 pixels");
-    unpool_refused(WF_I64, same, 64, k2, none, WF_ERR_ARGUMENT, "index 64 in place 0 is outside [0, 64)");
-    unpool_refused(WF_I64, same, -1, k2, none, WF_ERR_ARGUMENT, "index -1 in place 0 is outside [0, 64)");
+    unpool_of_many();
+    unpool_refused(WF_I64, same, 64, k2, none, WF_ERR_ARGUMENT, "place 64 of element 0 is outside [0, 64)");
+    unpool_refused(WF_I64, same, -2, k2, none, WF_ERR_ARGUMENT, "place -2 of element 0 is outside [0, 64)");
+    unpool_refused(WF_I64, same, 0, round, none, WF_ERR_UNSUPPORTED, "max_unpool: with a boundary");
+    unpool_refused(WF_I64, same, 0, round, WF_SHAPE(8, 8), WF_ERR_UNSUPPORTED, "max_unpool: with a boundary");
+    unpool_refused(WF_I64, same, 0, (wf_pool_opts){.kernel = -2}, WF_SHAPE(8, 8), WF_ERR_ARGUMENT,
+                   "max_unpool: kernel -2");
+    unpool_refused(WF_I64, same, 0, (wf_pool_opts){.pad_hi_nd = {0, 1}}, WF_SHAPE(8, 8), WF_ERR_ARGUMENT,
+                   "max_unpool: kernel 0");
 }
 
 /* Applies a layer, which it frees, to zeros of this shape. */

@@ -297,6 +297,30 @@ static void unpooled(void)
     expect_unpooled((double[]){4, 1}, 5, (double[]){0, 4, 0, 0, 3}, (double[]){5, 2});
     /* The last of two elements with one place is there, as in ONNX, and has the gradient. */
     expect_unpooled((double[]){1, 1}, 5, (double[]){0, 4, 0, 0, 0}, (double[]){0, 2});
+    /* Place -1 is none. */
+    expect_unpooled((double[]){-1, 1}, 5, (double[]){0, 4, 0, 0, 0}, (double[]){0, 2});
+    expect_unpooled((double[]){2, -1}, 0, (double[]){0, 0, 3}, (double[]){3, 0});
+}
+
+/* A dilated window whose elements all lie in the padding: its maximum is nowhere, and unpooling leaves it out. */
+static void maximum_nowhere(void)
+{
+    const wf_pool_opts opts = {.kernel = 2, .stride = 1, .dilation = 4, .pad = 1};
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(1, 1, 3), (const double[]){1, 2, 3});
+    wf_layer *pool = wf_max_pool1d(ctx, opts);
+    wf_var *places, *y = wf_max_pool_with_places(pool, wf_input(tape, x), &places);
+    double *v = fetch(wf_value(y)), *place = fetch(wf_value(places));
+    WF_EXPECT(v[0] == -INFINITY && place[0] == -1, "%g at %g, should be -inf at -1", v[0], place[0]);
+    wf_var *back = wf_max_unpool(y, places, opts, (wf_shape){0});
+    WF_EXPECT(back && wf_tensor_count(wf_value(back)) == 3, "unpooled: %s", wf_error_message());
+    double *b = fetch(wf_value(back));
+    WF_EXPECT(b[0] == 0 && b[1] == 0 && b[2] == 0, "unpooled: %g %g %g", b[0], b[1], b[2]);
+    free(v);
+    free(place);
+    free(b);
+    WF_EXPECT_OK(wf_tape_reset(tape));
+    wf_layer_free(pool);
+    wf_tensor_free(x);
 }
 
 int main(int argc, char **argv)
@@ -312,6 +336,7 @@ int main(int argc, char **argv)
                                                {"sides_of_padding", sides_of_padding},
                                                {"places_as_torch", places_as_torch},
                                                {"unpooled", unpooled},
+                                               {"maximum_nowhere", maximum_nowhere},
                                                {0}});
     wf_tape_free(tape);
     WF_EXPECT_OK(wf_ctx_free(ctx));
