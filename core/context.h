@@ -70,7 +70,7 @@ wf_memory_counters wf_ctx_memory(const wf_ctx *ctx);
 typedef struct wf_setup_seconds {
     double planning;  /* making plans for shapes (wf_memory_counters.plans), without measuring */
     double tuning;    /* making them by measurement (WEFT_AUTOTUNE) */
-    double capturing; /* capturing steps, without their first launch (core/captured.h) */
+    double capturing; /* capturing steps (core/captured.h), without their first launch and plans made meanwhile */
 } wf_setup_seconds;
 wf_setup_seconds wf_ctx_setup_seconds(const wf_ctx *ctx);
 

@@ -123,8 +123,10 @@ bool wf_cuda_key_composed(const cuda_conv_key *key);
 /* What cuDNN runs from now on goes to the stream in use. */
 wf_status wf_cuda_dnn_stream(wf_cuda *own);
 
-/* core/cuda/dnn_plan.c: the plan of a key, made at its first use; NULL where no engine takes it. Of many keys the
- * WF_PLANS_MOST that were used last are kept; *plan stands until the next call. */
+/* core/cuda/dnn_plan.c: wf_cuda_plan_build, whose time counts as planning. */
+void wf_cuda_plan_build_timed(wf_cuda *own, int from, cuda_conv_plan *plan);
+/* The plan of a key, made at its first use; NULL where no engine takes it. Of many keys the WF_PLANS_MOST that were used
+ * last are kept; *plan stands until the next call. */
 wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **plan);
 /* As wf_cuda_plan_put, on the stream in use. Where the engine fails in its first run, the next one takes its place:
  * *done is false then, and the plan is to be looked up again. */
@@ -136,7 +138,8 @@ wf_dtype wf_cuda_key_dtype(const cuda_conv_key *key, cuda_role role);
 size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role);
 
 /* core/cuda/dnn_tune.c: the fastest of the candidates, by running each of them; of a composed key none where two passes
- * are as fast. Waits for the device. */
+ * are as fast. Waits for the device, and its time counts as tuning. In a step that is captured nothing is measured: the
+ * first candidate is taken. */
 wf_status wf_cuda_plan_tune(wf_cuda *own, cuda_conv_plan *plan);
 /* Its milliseconds; -1 where no engine takes the key. */
 wf_status wf_cuda_plan_best(wf_cuda *own, const cuda_conv_key *key, double *ms);

@@ -107,6 +107,13 @@ static bool precompiled(const cuda_conv_key *key)
     return key->direction == WF_CUDA_FORWARD && key->align[CUDA_B] != 0 && key->act == WF_ACT_NONE;
 }
 
+void wf_cuda_plan_build_timed(wf_cuda *own, int from, cuda_conv_plan *plan)
+{
+    const int64_t start = wf_profile_clock();
+    wf_cuda_plan_build(own->dnn->cudnn, from, plan);
+    own->ctx->planning_ns += wf_profile_clock() - start;
+}
+
 static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **out)
 {
     cuda_conv_plan *const plan = wf_calloc(own->ctx, 1, sizeof *plan);
@@ -114,15 +121,10 @@ static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan
     if (!plan)
         return wf_error_take("plan of a convolution", __FILE__, __LINE__);
     plan->key = *key;
-    const int64_t start = wf_profile_clock();
-    if (wf_config_get()->autotune) {
-        const wf_status status = wf_cuda_plan_tune(own, plan);
-        own->ctx->tuning_ns += wf_profile_clock() - start;
-        return status;
-    }
+    if (wf_config_get()->autotune)
+        return wf_cuda_plan_tune(own, plan);
     if (!wf_cuda_key_composed(key) || precompiled(key))
-        wf_cuda_plan_build(own->dnn->cudnn, 0, plan);
-    own->ctx->planning_ns += wf_profile_clock() - start;
+        wf_cuda_plan_build_timed(own, 0, plan);
     return WF_OK;
 }
 
@@ -177,7 +179,7 @@ wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[
         wf_log_write(WF_LOG_DEBUG, "cuDNN: candidate %d fails in its first run: %s", plan->candidate,
                      cudnnGetErrorString(status));
         wf_cuda_plan_drop(plan);
-        wf_cuda_plan_build(handle, plan->candidate + 1, plan);
+        wf_cuda_plan_build_timed(own, plan->candidate + 1, plan);
     }
     plan->ran = *done;
     return WF_OK;

@@ -202,8 +202,9 @@ static wf_status product_find(wf_cuda *own, const product_key *key, const void *
     own->ctx->plans++;
     p->next = *head;
     *head = *out = p;
-    WF_TRY(describe(p, bias));
-    const wf_status status = choose(own, p);
+    wf_status status = describe(p, bias);
+    if (status == WF_OK)
+        status = choose(own, p);
     own->ctx->planning_ns += wf_profile_clock() - start;
     return status;
 }

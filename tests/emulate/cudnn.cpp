@@ -3,11 +3,13 @@
  * may refuse (NOT_SUPPORTED), the engines refuse. */
 #include "tests/emulate/graph.hpp"
 
+#include <chrono>
 #include <stdio.h>
 #include <stdlib.h>
+#include <thread>
 
 static unsigned last_engine;
-static int descriptors, graphs, questions, plans, compiled, runs, last_pads, packs, streams_told;
+static int descriptors, graphs, questions, plans, plan_takes, compiled, runs, last_pads, packs, streams_told;
 
 struct cudnnContext {
     cudaStream_t stream;
@@ -120,6 +122,11 @@ int emulated_compiled(void)
 int emulated_plans(void)
 {
     return plans;
+}
+
+void emulated_plans_take(int milliseconds)
+{
+    plan_takes = milliseconds;
 }
 
 int emulated_runs(void)
@@ -376,6 +383,7 @@ static cudnnStatus_t finish(descriptor *d)
         d->engine = config->engine;
         d->graph = config->graph;
         plans++;
+        std::this_thread::sleep_for(std::chrono::milliseconds(plan_takes));
         compiled += d->engine->compiled;
         return d->engine->name == EMULATED_LATE ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
     }

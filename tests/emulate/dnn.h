@@ -36,6 +36,8 @@ unsigned emulated_present(void);
 int emulated_graphs(void);
 int emulated_questions(void);
 int emulated_plans(void);
+/* Plans take so long from now on. */
+void emulated_plans_take(int milliseconds);
 int emulated_compiled(void);
 int emulated_runs(void);
 /* How many lists of arrays were made for them, and how often cuDNN was told its stream. */

@@ -520,6 +520,28 @@ static bool is_kept(int64_t length, bool product)
     return same;
 }
 
+/* Set-up has the time of every plan, of those as well that take the place of one whose engine fails in its first run.
+ */
+static void plans_count(void)
+{
+    const layer l = layer_new(WF_BF16, 1, 16, 16, 29, 1, 1, 1);
+    const pair y = pair_new(l.y.ref.shape, l.dtype, 7);
+    const int plans = emulated_plans();
+    const wf_setup_seconds before = wf_ctx_setup_seconds(cuda);
+    emulated_plans_take(4);
+    WF_EXPECT_OK(
+        cuda->k->conv_forward(cuda, &(wf_conv_args){.geom = &l.geom, .x = &l.x.cuda, .w = &l.w.cuda, .y = &y.cuda}));
+    emulated_plans_take(0);
+    const wf_setup_seconds after = wf_ctx_setup_seconds(cuda);
+    const double seconds = after.planning + after.tuning - before.planning - before.tuning;
+    const int made = emulated_plans() - plans;
+    WF_EXPECT(made > 1, "%d plans: none fails in its first run", made);
+    WF_EXPECT(seconds >= 0.004 * made, "%d plans of 4 ms count as %g s", made, seconds);
+    WF_EXPECT(wf_config_get()->autotune || after.tuning == before.tuning, "tuning counts without being asked for");
+    pair_free(&y);
+    layer_free(&l);
+}
+
 /* Checks that the 1024 most recently used plans of each kind are kept. */
 static void bounded(void)
 {
@@ -555,6 +577,7 @@ int main(int argc, char **argv)
                                              {"packed", packed},
                                              {"unwaited", unwaited},
                                              {"products", products},
+                                             {"plans_count", plans_count},
                                              {"bounded", bounded},
                                              {0}});
     WF_MUST(wf_ctx_free(cuda));

@@ -1,6 +1,7 @@
 /* Captured steps: on a device that captures, a run of a captured step is the same as the step, bit for bit: losses,
  * parameters, random numbers, what the host counts. */
 #include "comm/comm_author.h"
+#include "core/profile_author.h"
 #include "tests/optim/captured_gan.h"
 #include "tests/world.h"
 
@@ -275,6 +276,36 @@ static void mixed_precision(void)
     gan_computes = WF_F32;
 }
 
+static wf_status plan_for_long(gan *g)
+{
+    const int64_t start = wf_profile_clock();
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    g->ctx->planning_ns += wf_profile_clock() - start;
+    return WF_OK;
+}
+
+/* A plan that is made while a step is captured counts as planning, and not as capturing too: all set-up of a run fits
+ * into the run. */
+static void plans_meanwhile(void)
+{
+    gan g = gan_new();
+    g.also = plan_for_long;
+    wf_captured *c = wf_capture(g.ctx, step, &g);
+    for (int i = 0; i < 3; i++) {
+        next_batch(&g, i);
+        const wf_setup_seconds before = wf_ctx_setup_seconds(g.ctx);
+        const int64_t start = wf_profile_clock();
+        WF_EXPECT_OK(wf_captured_run(c));
+        const double run = 1e-9 * (double)(wf_profile_clock() - start);
+        const wf_setup_seconds after = wf_ctx_setup_seconds(g.ctx);
+        const double planning = after.planning - before.planning, capturing = after.capturing - before.capturing;
+        WF_EXPECT(planning >= 0.05 && capturing >= 0 && planning + capturing < run + 1e-6,
+                  "run %d takes %g s, of which %g s plan and %g s capture", i, run, planning, capturing);
+    }
+    wf_captured_free(c);
+    gan_free(&g);
+}
+
 /* Memory goes back with the captured step, and eager steps go on with it. */
 static void freed(void)
 {
@@ -478,6 +509,7 @@ static int on_ranks(int argc, char **argv)
                                    {"work_between", work_between},
                                    {"trims_between", trims_between},
                                    {"mixed_precision", mixed_precision},
+                                   {"plans_meanwhile", plans_meanwhile},
                                    {"freed", freed},
                                    {"ranks", ranks},
                                    {"rank_fails", rank_fails},
