@@ -44,20 +44,37 @@ static const int64_t *head_bounds(const wf_layout *layout, int axis, int64_t hea
     return own;
 }
 
+/* A cut at bounds that ranks do not know cannot be compared by them, and each would judge its own part alone. */
+static wf_status check_known_bounds(const char *what, const wf_var *x)
+{
+    char text[WF_LAYOUT_TEXT];
+    const wf_layout *const layout = &x->value->layout;
+    for (int a = 0; layout->known && a < WF_AXES; a++)
+        WF_CHECK(layout->placement[a] != WF_SHARDED || layout->dim[a] == 0 || layout->bounds[a], WF_ERR_SHAPE,
+                 "%s takes tokens and features that are cut at bounds which all ranks know, not %s; wf_redistribute it "
+                 "first",
+                 what, wf_layout_text(layout, text));
+    return WF_OK;
+}
+
 wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, const wf_var *v,
                           const wf_attention_opts *o, bool by_heads)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT];
     const wf_layout *const layout = &q->value->layout, *const other = &k->value->layout;
+    const wf_var *const of[] = {q, k, v};
     WF_TRY(wf_attention_check_heads(o));
+    for (int i = 0; i < 3; i++)
+        if (of[i]->value) /* the next check tells of a missing one */
+            WF_TRY(check_known_bounds(what, of[i]));
     WF_TRY(wf_function_check_pair(what, k, v, WF_ANY_FUNCTION));
     WF_TRY(wf_function_check_layouts(what, k, v));
     WF_CHECK(q->tape == k->tape, WF_ERR_ARGUMENT, "attention of variables of two tapes");
     WF_CHECK(q->value->dtype == k->value->dtype, WF_ERR_DTYPE, "%s takes equal types, not %s and %s", what,
              wf_dtype_name(q->value->dtype), wf_dtype_name(k->value->dtype));
-    WF_CHECK(layout->global.rank == 3 && layout->global.dim[2] % o->heads == 0, WF_ERR_SHAPE,
-             "attention of %lld heads: tokens %s, should be [N,T,E] with E a multiple", (long long)o->heads,
-             wf_layout_text(layout, left));
+    WF_CHECK(layout->global.rank == 3 && layout->global.dim[2] > 0 && layout->global.dim[2] % o->heads == 0,
+             WF_ERR_SHAPE, "attention of %lld heads: tokens %s, should be [N,T,E] with E a multiple above 0",
+             (long long)o->heads, wf_layout_text(layout, left));
     bool alike = other->known && other->mesh == layout->mesh && other->global.rank == 3 &&
                  other->global.dim[0] == layout->global.dim[0] && other->global.dim[2] == layout->global.dim[2];
     for (int a = 0; a < WF_AXES && alike; a++) {
@@ -68,12 +85,9 @@ wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, co
     WF_CHECK(alike, WF_ERR_SHAPE,
              "%s takes queries and keys [N,T,E] and [N,S,E] that the same axes cut, not (%s) and (%s)", what,
              wf_layout_text(layout, left), wf_layout_text(other, right));
-    const int axis = wf_token_axis(layout);
     const bool cut = wf_layout_is_sharded(layout, 2);
-    WF_CHECK(layout->bounds[axis] && other->bounds[axis] && (!cut || !by_heads), WF_ERR_SHAPE,
-             "%s takes tokens that are cut at bounds which all ranks know, and whole features, not %s; wf_redistribute "
-             "it first",
-             what, wf_layout_text(layout, left));
+    WF_CHECK(!cut || !by_heads, WF_ERR_SHAPE, "%s takes whole features, not %s; wf_redistribute it first", what,
+             wf_layout_text(layout, left));
     WF_CHECK(!cut || wf_attention_has_heads(layout, o->heads), WF_ERR_SHAPE,
              "%s of %lld heads of %lld features cannot be cut inside a head: %s", what, (long long)o->heads,
              (long long)(layout->global.dim[2] / o->heads), wf_layout_text(layout, left));
@@ -91,10 +105,13 @@ wf_status wf_tokens_check_opts(const wf_var *q, const wf_var *k, const wf_attent
                                     .s = k->value->layout.global.dim[1],
                                     .heads_cut = by_heads || wf_layout_is_sharded(layout, 2)};
     wf_status status = wf_attention_check_opts(q, o, &of);
-    if (k->value->shape.dim[0] != of.n)
+    const wf_box *const own = &layout->box, *const other = &k->value->layout.box;
+    if (other->lo[0] != own->lo[0] || other->hi[0] != own->hi[0]) /* at bounds that ranks may not know */
         status =
-            WF_RAISE(WF_ERR_SHAPE, "attention of queries of %lld samples here, and keys of %lld: should be as many",
-                     (long long)of.n, (long long)k->value->shape.dim[0]);
+            WF_RAISE(WF_ERR_SHAPE,
+                     "attention of queries of samples %lld to %lld here, and keys of samples %lld to %lld: should "
+                     "be the same ones",
+                     (long long)own->lo[0], (long long)own->hi[0], (long long)other->lo[0], (long long)other->hi[0]);
     return wf_comm_post_failure(wf_mesh_world(layout->mesh), status);
 }
 

@@ -381,6 +381,58 @@ static void index_outside(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* Features that are cut at bounds which ranks do not know: an error of all, before anything is sent, whether queries
+ * and keys have the same heads or others. */
+static void unknown_features(void)
+{
+    begin_ranks();
+    const int64_t cut[2][3] = {{0, 3, 12}, {0, 9, 12}};
+    wf_layout layout[2];
+    wf_tensor *part[2];
+    wf_var *x[2];
+    if (size == 4) {
+        wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .channel = 2, .height = 2});
+        wf_tape *tape = wf_tape_new(ctx);
+        wf_tensor *whole = wf_tensor_new(ctx, WF_F64, WF_SHAPE(2, 8, FEATURES));
+        WF_EXPECT_OK(wf_tensor_fill(whole, 1));
+        for (int i = 0; i < 2; i++) {
+            const wf_layout_opts of = {.dim = {[WF_AXIS_CHANNEL] = WF_DIM(2), [WF_AXIS_HEIGHT] = WF_DIM(1)},
+                                       .bounds[WF_AXIS_CHANNEL] = cut[i]};
+            WF_EXPECT_OK(wf_mesh_layout(mesh, whole->shape, of, &layout[i]));
+            part[i] = wf_tensor_redistribute(whole, layout[i]);
+            layout[i].bounds[WF_AXIS_CHANNEL] = NULL;
+            WF_EXPECT_OK(wf_tensor_set_layout(part[i], layout[i]));
+            x[i] = wf_leaf(tape, part[i]);
+        }
+        for (int i = 0; i < 2; i++)
+            refuse("cut at bounds which all ranks know",
+                   wf_attention_ring(x[0], x[i], x[i], (wf_attention_opts){.heads = 4}));
+        for (int i = 0; i < 2; i++)
+            wf_tensor_free(part[i]);
+        wf_tensor_free(whole);
+        wf_tape_free(tape);
+        wf_mesh_close(mesh);
+    }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
+/* Tokens without features have no heads. */
+static void no_features(const wf_mesh *mesh)
+{
+    static const wf_attention_cut cut[] = {WF_ATTENTION_BY_HEADS, WF_ATTENTION_RING};
+    wf_layout layout;
+    wf_tape *tape = wf_tape_new(ctx);
+    WF_EXPECT_OK(
+        wf_mesh_layout(mesh, WF_SHAPE(2, 8, 0), (wf_layout_opts){.dim = {[WF_AXIS_CHANNEL] = WF_DIM(1)}}, &layout));
+    wf_tensor *x = wf_tensor_new(ctx, WF_F64, wf_box_shape(layout.box));
+    WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
+    wf_var *leaf = wf_leaf(tape, x);
+    for (int i = 0; i < 2; i++)
+        refuse("a multiple", wf_attention_tokens(leaf, leaf, leaf, (wf_attention_opts){.heads = 2, .cut = cut[i]}));
+    wf_tensor_free(x);
+    wf_tape_free(tape);
+}
+
 static void errors(void)
 {
     begin_ranks();
@@ -398,6 +450,7 @@ static void errors(void)
         refuse("are fewer than the", wf_multihead(ctx, (wf_multihead_opts){.features = 6, .heads = 1, .mesh = mesh}));
     if (size > 2)
         cut_heads_inside(mesh);
+    no_features(mesh);
     WF_EXPECT_OK(wf_barrier(comm)); /* the next error ends the communicator */
     if (size > 1)
         cut_tokens(mesh);
@@ -419,6 +472,7 @@ static int run(int argc, char **argv)
                                    {"regions", regions},
                                    {"vocabulary", vocabulary},
                                    {"languages", languages},
+                                   {"unknown_features", unknown_features},
                                    {"index_outside", index_outside},
                                    {"errors", errors},
                                    {0}});
