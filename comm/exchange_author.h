@@ -60,10 +60,10 @@ wf_status wf_exchange_reverse_begin(wf_exchange *exchange, const wf_tensor *dy, 
 wf_status wf_exchange_begin_halo(wf_exchange *exchange, const wf_tensor *x, wf_tensor *y) WF_NODISCARD;
 wf_status wf_exchange_reverse_begin_halo(wf_exchange *exchange, const wf_tensor *dy, wf_tensor *dx) WF_NODISCARD;
 
-/* The slabs of this rank's halo, borrowed. Local. */
+/* The slabs of this rank's halo, borrowed: the whole need as one where a piece lies in two slabs. Local. */
 const wf_slabs *wf_exchange_slabs(const wf_exchange *exchange);
 /* wf_exchange_begin_halo and its reverse with a halo in slabs: an array [slabs->elements], in which each box is dense
- * in the order of the exchange. It takes the memory of the halo, not that of the need-box. */
+ * in the order of the exchange. It takes the memory of the halo, or of the whole need where that is the slab. */
 wf_status wf_exchange_begin_slabs(wf_exchange *exchange, const wf_tensor *x, wf_tensor *slabs) WF_NODISCARD;
 wf_status wf_exchange_reverse_begin_slabs(wf_exchange *exchange, const wf_tensor *slabs, wf_tensor *dx) WF_NODISCARD;
 

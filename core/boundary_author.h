@@ -54,11 +54,11 @@ int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK]);
 bool wf_box_dense_in(wf_box box, wf_box world, wf_order order);
 
 /* The halo of a need as slabs, dense boxes one after the other: the need without the part of it that a rank has, which
- * may be most of it and takes no memory here. */
+ * may be most of it and takes no memory here. Each slab begins at a multiple of 16 elements. */
 typedef struct wf_slabs {
     wf_box need;
     int n;
-    int64_t elements; /* of the array that holds all slabs */
+    int64_t elements; /* of the array that holds all slabs, with the padding behind each */
     wf_box box[2 * WF_MAX_RANK];
     int64_t at[2 * WF_MAX_RANK]; /* the element with which each slab begins */
 } wf_slabs;

@@ -84,7 +84,7 @@ static void place_slabs(wf_slabs *slabs)
     slabs->elements = 0;
     for (int i = 0; i < slabs->n; i++) {
         slabs->at[i] = slabs->elements;
-        /* Slabs begin at cache lines, if elements have 4 bytes. */
+        /* Each slab begins at a cache line, if elements have 4 bytes; what is left of the last line counts too. */
         slabs->elements += (wf_shape_count(wf_box_shape(slabs->box[i])) + 15) / 16 * 16;
     }
 }

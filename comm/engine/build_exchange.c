@@ -420,13 +420,17 @@ static wf_steps keep_own(const exchange *e, wf_steps before)
     return before;
 }
 
-/* Fills the places beyond constant edges. In reverse they have no source. */
+/* Fills the places beyond constant edges, which may lie in several slabs. In reverse they have no source. */
 static void fill_rest(const exchange *e)
 {
     const wf_plan *plan = e->shape->plan;
-    for (int64_t i = 0; i < plan->n_fill && !e->shape->reversed; i++)
-        wf_add_fill(e->b, step_box(e, &e->in, &plan->fill[i]), e->shape->dtype, array_at(e, &e->in, &plan->fill[i]),
-                    plan->value);
+    const int n = e->in.slabs ? e->in.slabs->n : 1;
+    for (int64_t i = 0; i < plan->n_fill * n && !e->shape->reversed; i++) {
+        wf_piece part = plan->fill[i / n];
+        part.at = wf_box_intersect(part.at, e->in.slabs ? e->in.slabs->box[i % n] : e->in.held);
+        if (!wf_box_empty(part.at))
+            wf_add_fill(e->b, step_box(e, &e->in, &part), e->shape->dtype, array_at(e, &e->in, &part), plan->value);
+    }
 }
 
 /* --- as one group of native messages ------------------------------------------------------------------------------ */

@@ -48,8 +48,8 @@ typedef struct wf_exchange_shape {
     bool reversed, own;
     const struct wf_slabs *slabs;           /* how the need is held; without `own`. NULL: as its box */
     const int64_t *from_stride, *to_stride; /* of what is read, and written; NULL: dense in `order` */
-    const bool *dense_send, *dense_recv;    /* piece n of the plan's lists lies dense in the boxes of both ranks; NULL:
-                                               none does */
+    const bool *dense_send, *dense_recv;    /* piece n of the plan's lists lies dense in the boxes of both ranks, also
+                                               where a need is in slabs: both choose the same way. NULL: none does */
     const wf_exchange_native *native;       /* NULL: by messages and rings */
 } wf_exchange_shape;
 void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_shape *shape);

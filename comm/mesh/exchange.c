@@ -146,11 +146,11 @@ static void count_time(const wf_exchange *exchange, int64_t start_ns)
     exchange->comm->traffic.exchange_ns += (uint64_t)(wf_now_ns() - start_ns);
 }
 
-/* The part of the need that its tensor holds, and an exchange moves. */
+/* The part of the need that an exchange moves, and how the need's tensor holds it. */
 typedef enum need_part {
-    WHOLE = 0, /* all of it */
-    HALO,      /* all of it, of which the own part is left alone */
-    SLABS,     /* the halo, in slabs */
+    WHOLE = 0, /* all of it, in the need-box */
+    HALO,      /* all but the own part, which is left alone, in a tensor of the need-box's shape */
+    SLABS,     /* all but the own part, in slabs */
 } need_part;
 
 static wf_status begin_direction(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reversed,

@@ -61,14 +61,13 @@ static void describe_calls(wf_exchange *exchange, int size, const wf_box *have, 
     exchange->reverse_call.name = "exchange_reverse";
 }
 
-/* Notes which pieces are contiguous in memory at both ends, if tensors are dense. */
+/* Notes which pieces are contiguous at both ends: by the boxes, so both choose the same way, whatever either holds. */
 static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_box *need)
 {
     const wf_plan *plan = exchange->plan;
     const int64_t pieces = plan->n_send + plan->n_recv;
     exchange->dense = wf_calloc(exchange->comm->shared->ctx, (size_t)pieces + 1, sizeof *exchange->dense);
-    if (!exchange->dense)
-        return wf_error_code();
+    WF_NEED(exchange->dense);
     for (int64_t i = 0; i < pieces; i++) {
         const bool sends = i < plan->n_send;
         const wf_piece *piece = sends ? &plan->send[i] : &plan->recv[i - plan->n_send];
@@ -79,19 +78,16 @@ static wf_status find_dense(wf_exchange *exchange, const wf_box *have, const wf_
     return WF_OK;
 }
 
-/* Every piece of the halo lies in one slab. */
+/* Every piece of the halo lies in one slab; a fill is cut with each. */
 static void find_slabs(wf_exchange *exchange)
 {
     const wf_plan *plan = exchange->plan;
-    wf_slabs *slabs = &exchange->slabs;
-    *slabs = wf_slabs_of(exchange->need, exchange->have);
-    for (int64_t i = 0; i < plan->n_recv; i++)
-        if (plan->recv[i].peer != plan->rank || !wf_piece_stays(&plan->recv[i]))
-            wf_slabs_hold(slabs, plan->recv[i].at);
-    for (int64_t i = 0; i < plan->n_echo; i++)
-        wf_slabs_hold(slabs, plan->echo[i].piece.at);
-    for (int64_t i = 0; i < plan->n_fill; i++)
-        wf_slabs_hold(slabs, plan->fill[i].at);
+    exchange->slabs = wf_slabs_of(exchange->need, exchange->have);
+    for (int64_t i = 0; i < plan->n_recv + plan->n_echo; i++) {
+        const wf_piece *piece = i < plan->n_recv ? &plan->recv[i] : &plan->echo[i - plan->n_recv].piece;
+        if (piece->peer != plan->rank || !wf_piece_stays(piece))
+            wf_slabs_hold(&exchange->slabs, piece->at);
+    }
 }
 
 /* Refuses integers that would change their sign: here, where all ranks do. */

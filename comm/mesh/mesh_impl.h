@@ -40,11 +40,11 @@ wf_mesh_entry *wf_mesh_find(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key,
 wf_mesh_entry *wf_mesh_add(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key, int64_t words);
 void wf_mesh_list_clear(wf_mesh_list *list);
 
-#define WF_EXCHANGE_FORMS 8 /* two directions, and tensors of some strides */
+#define WF_EXCHANGE_FORMS 8 /* two directions, the need as a box or in slabs, and tensors of some strides */
 
 /* One schedule of an exchange, under what it was made for. */
 typedef struct wf_exchange_form {
-    bool reversed, own, in_slabs; /* in_slabs: the halo is, without strides */
+    bool reversed, own, in_slabs; /* in_slabs: the need is held in slabs; its strides here are 0 */
     int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
     struct wf_engine_entry *entry; /* NULL: none is here yet */
 } wf_exchange_form;

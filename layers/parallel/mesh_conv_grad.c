@@ -167,7 +167,7 @@ static wf_status send_halo_back(wf_node *node, const gradients *dy, wf_tensor *h
     const wf_slab_run slabs = {
         .ctx = dx->ctx, .back = &back, .halo = &call->x_halo, .kernel = wf_mesh_conv_output, .user = &user};
     const wf_field from = {dy->part->data, dx->dtype, call->y_box}, to = {dx->data, dx->dtype, call->x_box};
-    WF_TRY(wf_slabs_run_halo(&slabs, &from, halo));
+    WF_TRY(wf_slabs_run_halo(&slabs, &from, to.box, halo));
     WF_TRY(wf_exchange_reverse_begin_slabs(call->x_halo.exchange, halo, dx));
     WF_TRY(wf_slabs_run_own(&slabs, &from, &to));
     WF_TRY(backward_params(node, dy, call->x_halo.exchange));

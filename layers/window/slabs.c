@@ -33,28 +33,36 @@ out:
 }
 
 /* Zeros where no output reads anything. */
-static wf_status write_slab(const wf_slab_run *run, const wf_field *dy, const wf_field *slab)
+static wf_status write_part(const wf_slab_run *run, const wf_field *dy, const wf_field *slab, wf_box part)
 {
-    const wf_box read = wf_box_intersect(wf_index_map_box(run->back, slab->box, dy->box), dy->box);
-    const wf_array to = dense(slab->data, slab->dtype, slab->box);
-    wf_block_of from = {.bytes = 0};
-    if (wf_box_empty(read))
-        return run->ctx->k->fill(run->ctx, &to, 0);
+    const wf_box read = wf_box_intersect(wf_index_map_box(run->back, part, dy->box), dy->box);
+    wf_block_of from = {.bytes = 0}, to = {.bytes = 0};
     wf_status status;
-    WF_TRY_OUT(wf_block_gather(run->ctx, dy, read, true, &from));
-    const wf_spatial_part_arrays arrays = {.in_box = read, .out_box = slab->box, .in = from.array, .out = to};
-    WF_TRY_OUT(run->kernel(run->user, &arrays));
+    WF_TRY_OUT(wf_block_gather(run->ctx, slab, part, false, &to));
+    if (wf_box_empty(read)) {
+        WF_TRY_OUT(run->ctx->k->fill(run->ctx, &to.array, 0));
+    } else {
+        WF_TRY_OUT(wf_block_gather(run->ctx, dy, read, true, &from));
+        const wf_spatial_part_arrays arrays = {.in_box = read, .out_box = part, .in = from.array, .out = to.array};
+        WF_TRY_OUT(run->kernel(run->user, &arrays));
+    }
+    WF_TRY_OUT(wf_block_scatter(run->ctx, slab, part, &to));
 out:
     wf_block_give(run->ctx, &from);
+    wf_block_give(run->ctx, &to);
     return status;
 }
 
-wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, const wf_tensor *tensor)
+wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, wf_box own, const wf_tensor *tensor)
 {
     const wf_slabs slabs = wf_halo_slabs(run->halo);
+    wf_box rest[2 * WF_MAX_RANK];
     for (int i = 0; i < slabs.n; i++) {
         const wf_field slab = wf_slabs_field(&slabs, i, tensor);
-        WF_TRY(write_slab(run, dy, &slab));
+        /* The only slab may be the whole need, whose own part is not sent back. */
+        const int n = wf_box_subtract(slab.box, own, rest);
+        for (int k = 0; k < n; k++)
+            WF_TRY(write_part(run, dy, &slab, rest[k]));
     }
     return WF_OK;
 }

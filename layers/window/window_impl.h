@@ -228,9 +228,10 @@ typedef struct wf_slab_run {
 } wf_slab_run;
 /* Writes dx, of own inputs, from dy, of all own outputs; what is beyond has no exchange. */
 wf_status wf_slabs_run_back(const wf_slab_run *run, const wf_field *dy, const wf_field *dx) WF_NODISCARD;
-/* In two steps for an exchange in reverse: writes the slabs of the halo, which are sent back; and dx, but for what
- * comes back. */
-wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, const wf_tensor *slabs) WF_NODISCARD;
+/* In two steps for an exchange in reverse: writes the slabs of the halo, which are sent back, but for what of them is
+ * `own`; and dx, but for what comes back. */
+wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, wf_box own,
+                            const wf_tensor *slabs) WF_NODISCARD;
 wf_status wf_slabs_run_own(const wf_slab_run *run, const wf_field *dy, const wf_field *dx) WF_NODISCARD;
 
 /* Layers without parameters whose outputs read inputs by an index map: pooling and upsampling. */

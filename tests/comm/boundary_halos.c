@@ -247,6 +247,36 @@ static void exchanges(void)
     }
 }
 
+/* A halo takes the memory of two rows and two columns, each as a multiple of 16 elements; the whole need where a piece
+ * lies in two slabs, as some do where a pole turns rows by half of an odd number of parts. */
+static void sizes_of_slabs(void)
+{
+    const int64_t slabs = 2 * 80 + 2 * 16, all = 400;
+    const struct {
+        wf_boundary b;
+        int64_t elements;
+    } cases[] = {{{.edge = WF_EDGE_CONSTANT, .value = 3}, slabs},
+                 {{.edge = WF_EDGE_CIRCULAR}, slabs},
+                 {{.lo = {WF_EDGE_REFLECT, WF_EDGE_CONSTANT}, .hi = {WF_EDGE_REFLECT, WF_EDGE_CONSTANT}}, slabs},
+                 {{.edge = WF_EDGE_CIRCULAR, .lo = {WF_EDGE_POLE}, .hi = {WF_EDGE_POLE}}, slabs},
+                 {{.edge = WF_EDGE_CIRCULAR, .lo = {0, WF_EDGE_POLE}, .hi = {0, WF_EDGE_POLE}, .turned = WF_DIM(0)},
+                  size % 2 ? all : slabs}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        problem p = {.whole = WF_SHAPE(4 * size, 64), .b = cases[i].b, .dtype = WF_F32, .halo = true, .in_slabs = true};
+        const wf_beyond beyond = {.global = p.whole, .boundary = &p.b};
+        for (int r = 0; r < size; r++) {
+            p.have[r] = (wf_box){.rank = 2, .lo = {4 * r}, .hi = {4 * r + 4, 64}};
+            p.need[r] = (wf_box){.rank = 2, .lo = {4 * r - 1, -1}, .hi = {4 * r + 5, 65}};
+        }
+        wf_exchange *e = wf_exchange_new_beyond(comm, p.dtype, WF_ROW_MAJOR, p.have, p.need, &beyond);
+        const wf_slabs *held = wf_exchange_slabs(e);
+        WF_EXPECT(held && held->elements == cases[i].elements, "case %d: slabs of %d elements, should be %d", (int)i,
+                  held ? (int)held->elements : -1, (int)cases[i].elements);
+        wf_exchange_free(e);
+        check_problem(&p);
+    }
+}
+
 /* In reverse, without its own part: what a boundary adds comes at the end, when the caller has written dx. */
 static void written_meanwhile(void)
 {
@@ -452,6 +482,7 @@ static int run(int argc, char **argv)
         return 1;
     return ranks_close(test_main(argc, argv,
                                  (test_case[]){{"exchanges", exchanges},
+                                               {"sizes_of_slabs", sizes_of_slabs},
                                                {"written_meanwhile", written_meanwhile},
                                                {"halos", halos},
                                                {"kept_apart", kept_apart},
