@@ -86,49 +86,32 @@ static boundary_fields fields_of(const wf_halo_input *flow, const wf_spatial_par
                              {flow->own->data, dtype, flow->own_box}};
 }
 
-/* Copies a box of the halo to a boundary's inputs, or adds it from there. */
-static wf_status pass_slabs(const wf_halo_input *flow, const wf_field *boundary, wf_box box, bool back)
+/* Copies a box of a source to a boundary's inputs, or adds it from there. */
+static wf_status pass_box(wf_ctx *ctx, const wf_field *source, const wf_field *boundary, wf_box box, bool back)
 {
+    return wf_field_copy(ctx, back ? boundary : source, back ? source : boundary, box, back);
+}
+
+/* Collects the inputs of a boundary part: this rank's own elements and the received halo. Back, adds the part's
+ * gradients to this rank's own and to those that are sent back. */
+static wf_status pass_inputs(const wf_halo_input *flow, const wf_spatial_part *part, bool back)
+{
+    wf_ctx *ctx = flow->own->ctx;
+    wf_box rest[2 * WF_MAX_RANK];
+    if (wf_box_empty(part->in))
+        return WF_OK;
+    const boundary_fields at = fields_of(flow, part);
+    if (flow->halo.beyond)
+        return back ? wf_field_add(ctx, &flow->halo, &at.boundary, &at.own)
+                    : wf_field_read(ctx, &flow->halo, &at.own, &at.boundary);
+    WF_TRY(pass_box(ctx, &at.own, &at.boundary, wf_box_intersect(part->in, flow->own_box), back));
     const wf_slabs slabs = wf_halo_slabs(&flow->halo);
-    for (int i = 0; i < slabs.n; i++) {
-        const wf_field halo = wf_slabs_field(&slabs, i, flow->arriving);
-        const wf_box part = wf_box_intersect(box, halo.box);
-        WF_TRY(wf_field_copy(flow->own->ctx, back ? boundary : &halo, back ? &halo : boundary, part, back));
-    }
-    return WF_OK;
-}
-
-/* Collects the inputs of a boundary part: this rank's own elements and the received halo. */
-static wf_status assemble(const wf_halo_input *flow, const wf_spatial_part *part)
-{
-    wf_ctx *ctx = flow->own->ctx;
-    wf_box rest[2 * WF_MAX_RANK];
-    if (wf_box_empty(part->in))
-        return WF_OK;
-    const boundary_fields at = fields_of(flow, part);
-    if (flow->halo.beyond)
-        return wf_field_read(ctx, &flow->halo, &at.own, &at.boundary);
-    WF_TRY(wf_field_copy(ctx, &at.own, &at.boundary, wf_box_intersect(part->in, flow->own_box), false));
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
     for (int i = 0; i < n; i++)
-        WF_TRY(pass_slabs(flow, &at.boundary, rest[i], false));
-    return WF_OK;
-}
-
-/* The reverse: adds gradients of a boundary part to this rank's own and to those that are sent back. */
-static wf_status disassemble(const wf_halo_input *flow, const wf_spatial_part *part)
-{
-    wf_ctx *ctx = flow->own->ctx;
-    wf_box rest[2 * WF_MAX_RANK];
-    if (wf_box_empty(part->in))
-        return WF_OK;
-    const boundary_fields at = fields_of(flow, part);
-    if (flow->halo.beyond)
-        return wf_field_add(ctx, &flow->halo, &at.boundary, &at.own);
-    WF_TRY(wf_field_copy(ctx, &at.boundary, &at.own, wf_box_intersect(part->in, flow->own_box), true));
-    const int n = wf_box_subtract(part->in, flow->own_box, rest);
-    for (int i = 0; i < n; i++)
-        WF_TRY(pass_slabs(flow, &at.boundary, rest[i], true));
+        for (int k = 0; k < slabs.n; k++) {
+            const wf_field halo = wf_slabs_field(&slabs, k, flow->arriving);
+            WF_TRY(pass_box(ctx, &halo, &at.boundary, wf_box_intersect(rest[i], halo.box), back));
+        }
     return WF_OK;
 }
 
@@ -141,7 +124,7 @@ wf_status wf_halo_input_end(wf_halo_input *flow)
         WF_TRY(wf_exchange_end(flow->halo.exchange));
     for (int i = 0; (flow->arriving || flow->halo.beyond) && i < flow->parts.n; i++)
         if (flow->parts.part[i].at >= 0)
-            WF_TRY(assemble(flow, &flow->parts.part[i]));
+            WF_TRY(pass_inputs(flow, &flow->parts.part[i], false));
     wf_tensor_free(flow->arriving);
     flow->arriving = NULL;
     return WF_OK;
@@ -184,7 +167,7 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
         WF_TRY(wf_tensor_fill(flow->arriving, 0));
     for (int i = 0; (flow->arriving || flow->halo.beyond) && i < flow->parts.n; i++)
         if (flow->parts.part[i].at >= 0)
-            WF_TRY(disassemble(flow, &flow->parts.part[i]));
+            WF_TRY(pass_inputs(flow, &flow->parts.part[i], true));
     if (!flow->halo.exchange)
         return WF_OK;
     flow->under_way = true;
