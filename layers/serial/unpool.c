@@ -37,7 +37,7 @@ static wf_status check_unpooled(const wf_var *x, const wf_var *places)
     return wf_function_check_layouts("max_unpool", x, places);
 }
 
-/* Beside a whole size the options may be left out. */
+/* Options may be left out if the size is whole. */
 static wf_status check_given(const wf_pool_opts *o, bool needed, wf_pool_geom *g)
 {
     int64_t given = o->kernel | o->stride | o->pad | o->dilation;
