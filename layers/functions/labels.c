@@ -424,8 +424,10 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
 wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
 {
     char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
-    if (!logits || !labels)
+    if (!logits)
         return NULL;
+    if (!labels)
+        return wf_error_need_null("token_cross_entropy", "the tensor of labels", __FILE__, __LINE__);
     WF_TRY_NULL(wf_function_check("token_cross_entropy", logits, WF_ANY_FUNCTION));
     const wf_shape s = logits->value->shape, l = labels->shape;
     WF_CHECK_NULL(s.rank == 3 && l.rank == 2 && l.dim[0] == s.dim[0] && l.dim[1] == s.dim[1], WF_ERR_SHAPE,

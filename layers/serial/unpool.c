@@ -102,8 +102,10 @@ static wf_status run_unpool(const wf_tensor *x, const wf_tensor *places, const w
 wf_var *wf_max_unpool(wf_var *x, const wf_var *places, wf_pool_opts opts, wf_shape size)
 {
     wf_shape shape;
-    if (!x || !places)
+    if (!x)
         return NULL;
+    if (!places)
+        return wf_error_need_null("max_unpool", "the variable of places", __FILE__, __LINE__);
     WF_TRY_NULL(check_unpooled(x, places));
     WF_TRY_NULL(fit_larger(x, &opts, size, &shape));
     wf_tensor *y = wf_output("max_unpool", x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1});

@@ -2,6 +2,7 @@
 #include "core/tape_author.h"
 #include "layers/layer.h"
 #include "layers/loss.h"
+#include "layers/pool.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -183,6 +184,10 @@ static void missing_targets(void)
     begin();
     wf_var *x = counted(WF_SHAPE(3, 3), 0, NULL);
     expect_null("no labels", wf_softmax_cross_entropy(x, NULL), WF_ERR_ARGUMENT, "the tensor of labels is NULL");
+    expect_null("no labels", wf_token_cross_entropy(x, NULL, (wf_label_opts){0}), WF_ERR_ARGUMENT,
+                "token_cross_entropy: the tensor of labels is NULL");
+    expect_null("no places", wf_max_unpool(x, NULL, (wf_pool_opts){0}, wf_shape_scalar()), WF_ERR_ARGUMENT,
+                "max_unpool: the variable of places is NULL");
     expect_null("no labels", wf_nll(x, NULL), WF_ERR_ARGUMENT, "nll: the tensor of labels is NULL");
     expect_null("no target", wf_bce_logits_with(x, NULL), WF_ERR_ARGUMENT, "bce_logits_with: the target is NULL");
     expect_null("no target", wf_dice(x, NULL, (wf_dice_opts){0}), WF_ERR_ARGUMENT, "dice: the target is NULL");
