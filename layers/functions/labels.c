@@ -370,6 +370,22 @@ static wf_tensor *rows_of_losses(const wf_var *logits, wf_dtype dtype, wf_shape 
     return y;
 }
 
+/* Labels or options that are wrong on some ranks alone: the others would wait in the sums over the axes that cut the
+ * classes. */
+static wf_status post_wrong_labels(const wf_layout *layout, unsigned axes, wf_status status)
+{
+    return axes != 0 ? wf_comm_post_failure(wf_mesh_world(layout->mesh), status) : status;
+}
+
+static wf_status check_entropy(const wf_var *logits, int64_t classes, const wf_tensor *labels,
+                               const wf_label_opts *opts)
+{
+    if (!labels)
+        return wf_error_take("softmax_cross_entropy: the tensor of labels", __FILE__, __LINE__);
+    WF_TRY(check_label_rows("softmax_cross_entropy", logits, labels));
+    return check_label_opts("softmax_cross_entropy", classes, opts);
+}
+
 wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels)
 {
     return wf_softmax_cross_entropy_with(logits, labels, (wf_label_opts){0});
@@ -379,13 +395,11 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
 {
     if (!logits)
         return NULL;
-    if (!labels)
-        return wf_error_need_null("softmax_cross_entropy", "the tensor of labels", __FILE__, __LINE__);
+    WF_TRY_NULL(wf_function_check("softmax_cross_entropy", logits, WF_ANY_FUNCTION));
     const wf_layout *const layout = &logits->value->layout;
-    WF_TRY_NULL(check_label_rows("softmax_cross_entropy", logits, labels));
     const int64_t whole = layout->known ? layout->global.dim[1] : logits->value->shape.dim[1];
     const int64_t first = layout->known ? layout->box.lo[1] : 0;
-    WF_TRY_NULL(check_label_opts("softmax_cross_entropy", whole, &opts));
+    WF_TRY_NULL(post_wrong_labels(layout, class_axes(layout), check_entropy(logits, whole, labels, &opts)));
     wf_reduction reduction = reduction_of_rows(logits, opts.reduction);
     const wf_dtype wide = logits->value->dtype == WF_F64 ? WF_F64 : WF_F32;
     entropy_tensors t = {.x = wf_dense_value(logits),
@@ -419,20 +433,28 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
     return wf_reduction_mark(out, &reduction);
 }
 
+static wf_status check_token_labels(const wf_var *logits, const wf_tensor *labels)
+{
+    char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
+    if (!labels)
+        return wf_error_take("token_cross_entropy: the tensor of labels", __FILE__, __LINE__);
+    const wf_shape s = logits->value->shape, l = labels->shape;
+    WF_CHECK(s.rank == 3 && l.rank == 2 && l.dim[0] == s.dim[0] && l.dim[1] == s.dim[1], WF_ERR_SHAPE,
+             "token_cross_entropy takes scores [N,T,C] and labels [N,T], not %s and %s", wf_shape_text(s, left),
+             wf_shape_text(l, right));
+    return WF_OK;
+}
+
 /* Row-major tokens [N,T,C] are the memory of a channels-last image [N,C,T], whose classes are where the other forms
  * have them. */
 wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
 {
-    char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
     if (!logits)
         return NULL;
-    if (!labels)
-        return wf_error_need_null("token_cross_entropy", "the tensor of labels", __FILE__, __LINE__);
     WF_TRY_NULL(wf_function_check("token_cross_entropy", logits, WF_ANY_FUNCTION));
-    const wf_shape s = logits->value->shape, l = labels->shape;
-    WF_CHECK_NULL(s.rank == 3 && l.rank == 2 && l.dim[0] == s.dim[0] && l.dim[1] == s.dim[1], WF_ERR_SHAPE,
-                  "token_cross_entropy takes scores [N,T,C] and labels [N,T], not %s and %s", wf_shape_text(s, left),
-                  wf_shape_text(l, right));
+    const wf_layout *const layout = &logits->value->layout;
+    WF_TRY_NULL(post_wrong_labels(layout, wf_layout_axes(layout, 1u << 2), check_token_labels(logits, labels)));
+    const wf_shape s = logits->value->shape;
     return wf_softmax_cross_entropy_with(wf_image(logits, WF_SHAPE(s.dim[1])), labels, opts);
 }
 

@@ -472,6 +472,7 @@ static int run(int argc, char **argv)
                                    {"regions", regions},
                                    {"vocabulary", vocabulary},
                                    {"languages", languages},
+                                   {"wrong_labels", wrong_labels},
                                    {"unknown_features", unknown_features},
                                    {"index_outside", index_outside},
                                    {"errors", errors},

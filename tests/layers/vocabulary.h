@@ -171,4 +171,61 @@ static void vocabulary(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+typedef struct wrong_label {
+    bool tokens, absent;
+    int64_t texts, places;
+    wf_dtype type;
+    const char *says;
+} wrong_label;
+
+/* Rank 1 alone has them. */
+static void refuse_label(const wrong_label *w)
+{
+    begin_ranks();
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .channel = size});
+    const wf_shape shape = WF_SHAPE(TEXTS, PLACES, 12);
+    const bool bad = wf_comm_rank(comm) == 1;
+    wf_layout layout;
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *whole = wf_tensor_new(ctx, WF_F64, shape);
+    WF_EXPECT_OK(wf_tensor_fill(whole, 1));
+    WF_EXPECT_OK(wf_mesh_layout(mesh, shape, (wf_layout_opts){.dim = {[WF_AXIS_CHANNEL] = WF_DIM(2)}}, &layout));
+    wf_tensor *part = wf_tensor_redistribute(whole, layout);
+    wf_tensor *labels = bad ? wf_tensor_new(ctx, w->type, WF_SHAPE(w->texts, w->places))
+                            : wf_tensor_new(ctx, WF_I32, WF_SHAPE(TEXTS, PLACES));
+    WF_EXPECT_OK(wf_tensor_fill(labels, 1));
+    const wf_tensor *given = bad && w->absent ? NULL : labels;
+    wf_var *x = wf_leaf(tape, part), *image = wf_image(x, WF_SHAPE(PLACES));
+    WF_EXPECT(image, "%s", wf_error_message());
+    WF_EXPECT_OK(wf_barrier(comm)); /* what fails here is the function under test */
+    const wf_var *y = w->tokens ? wf_token_cross_entropy(x, given, (wf_label_opts){0})
+                                : wf_softmax_cross_entropy_with(image, given, (wf_label_opts){0});
+    WF_EXPECT(!y && strstr(wf_error_message(), w->says), "is \"%s\", should say \"%s\"", wf_error_message(), w->says);
+    wf_error_clear();
+    wf_tensor_free(labels);
+    wf_tensor_free(part);
+    wf_tensor_free(whole);
+    wf_tape_free(tape);
+    wf_mesh_close(mesh);
+    (void)wf_comm_close(comm);
+    wf_error_clear();
+}
+
+/* Labels that are wrong on one of the ranks that share the classes are an error of all, before anything is sent. */
+static void wrong_labels(void)
+{
+    static const wrong_label cases[] = {
+        {true, false, TEXTS, PLACES + 1, WF_I32, "labels [N,T], not [3,5,6] and [3,6]"},
+        {true, true, TEXTS, PLACES, WF_I32, "token_cross_entropy: the tensor of labels is NULL"},
+        {true, false, TEXTS, PLACES, WF_F32, "u8, i32 or i64, not f32"},
+        {false, false, TEXTS + 1, PLACES, WF_I32, "and [4,5]"},
+        {false, true, TEXTS, PLACES, WF_I32, "softmax_cross_entropy: the tensor of labels is NULL"},
+    };
+    begin_ranks();
+    const bool two = size == 2;
+    WF_EXPECT_OK(wf_comm_close(comm));
+    for (size_t i = 0; two && i < sizeof cases / sizeof *cases; i++)
+        refuse_label(&cases[i]);
+}
+
 #endif
