@@ -266,14 +266,23 @@ template <class T> struct near_keys : near_map {
     }
 };
 
-/* Queries whose gradients a warp adds up for one number of the table: 32 turns. Sums do not depend on the device. */
+/* Queries whose gradients a warp adds up for one number of the table: 32 turns, or more where there are many queries,
+ * so that the memory of all parts has a limit. Sums do not depend on the device. */
 #define NEAR_QUERIES 1024
+#define NEAR_PARTS   64
 
-/* The part of each number of the table that NEAR_QUERIES queries have, a warp for each; a query has one key for it at
+static int64_t queries_of_part(int64_t queries)
+{
+    const int64_t shared = ceil_div(ceil_div(queries, NEAR_PARTS), 32) * 32;
+    return shared > NEAR_QUERIES ? shared : NEAR_QUERIES;
+}
+
+/* The part of each number of the table that `each` queries have, a warp for each; a query has one key for it at
  * most. */
 template <class T> struct near_bias : near_map {
     near_set<T> s;
     double *part; /* [parts, heads, rows] */
+    int64_t each;
     __device__ bool find(const near_place &p, const int64_t by[3], near_pair *x) const
     {
         int64_t key = 0;
@@ -292,8 +301,8 @@ template <class T> struct near_bias : near_map {
         if (row < 0)
             return;
         const int64_t h = row / s.z.rows % s.heads, r = row % s.z.rows;
-        const int64_t first = row / s.z.rows / s.heads * NEAR_QUERIES;
-        const int64_t end = least(first + NEAR_QUERIES, s.z.n * s.z.queries);
+        const int64_t first = row / s.z.rows / s.heads * each;
+        const int64_t end = least(first + each, s.z.n * s.z.queries);
         const int64_t high = 2 * s.g.kernel[1] - 1, wide_by = 2 * s.g.kernel[2] - 1;
         const int64_t by[3] = {r / (high * wide_by) - s.g.kernel[0] + 1, r / wide_by % high - s.g.kernel[1] + 1,
                                r % wide_by - s.g.kernel[2] + 1};
@@ -335,12 +344,14 @@ template <class T> static wf_status near_bias_gradient(wf_ctx *ctx, const near_s
 {
     wf_cuda *own;
     void *work;
-    const int64_t numbers = s.z.rows * s.heads, parts = ceil_div(s.z.n * s.z.queries, NEAR_QUERIES);
+    const int64_t numbers = s.z.rows * s.heads, each = queries_of_part(s.z.n * s.z.queries);
+    const int64_t parts = ceil_div(s.z.n * s.z.queries, each);
     WF_TRY(wf_cuda_here(ctx, &own));
     WF_TRY(wf_cuda_workspace(own, (size_t)(numbers * parts) * sizeof(double), &work));
     near_bias<T> bias = {};
     bias.s = s;
     bias.part = static_cast<double *>(work);
+    bias.each = each;
     WF_TRY(row_map(ctx, warp_each(numbers * parts), bias));
     near_bias_sum<wide<T>> sum = {};
     sum.part = bias.part;

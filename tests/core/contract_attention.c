@@ -421,8 +421,9 @@ static const neighbour_case neighbour_cases[] = {
      .bias = true,
      .more = true},
     {.n = 1, .heads = 1, .d = 4, .e = 4, .length = {1, 4, 40}, .kernel = {1, 3, 9}, .without = 1},
-    /* A device adds up a number of the table in two parts. */
+    /* A device adds up a number of the table in three parts, and in more of them than a warp has lanes. */
     {.n = 2, .heads = 2, .d = 2, .e = 3, .length = {1, 1, 1060}, .kernel = {1, 1, 3}, .bias = true},
+    {.n = 1, .heads = 1, .d = 1, .e = 1, .length = {1, 1, 33000}, .kernel = {1, 1, 3}, .without = 7, .bias = true},
     {.n = 1, .heads = 1, .d = 4, .e = 4, .length = {1, 4, 6}, .kernel = {1, 3, 3}, .without = 2, .bias = true},
     {.n = 1, .heads = 1, .d = 4, .e = 4, .length = {1, 4, 6}, .kernel = {1, 2, 3}, .without = 1 | 4},
     {.n = 0, .heads = 2, .d = 4, .e = 4, .length = {1, 4, 6}, .kernel = {1, 3, 3}, .bias = true},
