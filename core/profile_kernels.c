@@ -209,10 +209,44 @@ TIMED(optim_update,
        const wf_optim_segment *segment),
       (ctx, kind, hyper, dtype, segments, segment), 0, optim_bytes(dtype, segments, segment))
 
+#define TAKE(slot) table->slot = timed_##slot
+
+/* Activations, functions of rows, attention, losses. */
+static void take_functions(wf_kernels *table)
+{
+    TAKE(act_forward);
+    TAKE(act_backward);
+    TAKE(binary);
+    TAKE(fold);
+    TAKE(dropout);
+    TAKE(epilogue_forward);
+    TAKE(sum);
+    TAKE(sum_squares);
+    TAKE(softmax_forward);
+    TAKE(softmax_backward);
+    TAKE(attention_forward);
+    TAKE(attention_backward);
+    TAKE(neighbourhood_forward);
+    TAKE(neighbourhood_backward);
+    TAKE(gates_forward);
+    TAKE(gates_backward);
+    TAKE(row_most);
+    TAKE(row_most_backward);
+    TAKE(take_forward);
+    TAKE(take_backward);
+    TAKE(loss_forward);
+    TAKE(loss_backward);
+    TAKE(nll_forward);
+    TAKE(nll_backward);
+    TAKE(entropy_forward);
+    TAKE(entropy_backward);
+    TAKE(count_correct);
+    TAKE(count_labels);
+}
+
 /* Slots that do next to nothing, such as loss_scale, stay as they are. */
 void wf_profile_table(wf_kernels *table)
 {
-#define TAKE(slot) table->slot = timed_##slot
     TAKE(copy);
     TAKE(fill);
     TAKE(random);
@@ -243,34 +277,6 @@ void wf_profile_table(wf_kernels *table)
     TAKE(group_norm_forward);
     TAKE(group_norm_backward_stats);
     TAKE(group_norm_backward);
-    TAKE(act_forward);
-    TAKE(act_backward);
-    TAKE(binary);
-    TAKE(fold);
-    TAKE(dropout);
-    TAKE(epilogue_forward);
-    TAKE(sum);
-    TAKE(sum_squares);
-    TAKE(softmax_forward);
-    TAKE(softmax_backward);
-    TAKE(attention_forward);
-    TAKE(attention_backward);
-    TAKE(neighbourhood_forward);
-    TAKE(neighbourhood_backward);
-    TAKE(gates_forward);
-    TAKE(gates_backward);
-    TAKE(row_most);
-    TAKE(row_most_backward);
-    TAKE(take_forward);
-    TAKE(take_backward);
-    TAKE(loss_forward);
-    TAKE(loss_backward);
-    TAKE(nll_forward);
-    TAKE(nll_backward);
-    TAKE(entropy_forward);
-    TAKE(entropy_backward);
-    TAKE(count_correct);
-    TAKE(count_labels);
+    take_functions(table);
     TAKE(optim_update);
-#undef TAKE
 }

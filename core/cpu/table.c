@@ -26,6 +26,37 @@ void wf_cpu_release(wf_ctx *ctx, void *data, size_t bytes)
     free(data);
 }
 
+/* Activations, functions of rows, attention, losses. */
+static void take_functions(wf_kernels *table)
+{
+    table->act_forward = wf_cpu_act_forward;
+    table->act_backward = wf_cpu_act_backward;
+    table->binary = wf_cpu_binary;
+    table->fold = wf_cpu_fold;
+    table->dropout = wf_cpu_dropout;
+    table->epilogue_forward = wf_cpu_epilogue_forward;
+    table->sum = wf_cpu_sum;
+    table->sum_squares = wf_cpu_sum_squares;
+    table->softmax_forward = wf_cpu_softmax_forward;
+    table->softmax_backward = wf_cpu_softmax_backward;
+    table->attention_forward = wf_cpu_attention_forward;
+    table->attention_backward = wf_cpu_attention_backward;
+    table->neighbourhood_forward = wf_wide_neighbourhood_forward;
+    table->neighbourhood_backward = wf_wide_neighbourhood_backward;
+    table->gates_forward = wf_cpu_gates_forward;
+    table->gates_backward = wf_cpu_gates_backward;
+    table->row_most = wf_cpu_row_most;
+    table->row_most_backward = wf_cpu_row_most_backward;
+    table->take_forward = wf_cpu_take_forward;
+    table->take_backward = wf_cpu_take_backward;
+    table->loss_forward = wf_cpu_loss_forward;
+    table->loss_backward = wf_cpu_loss_backward;
+    table->nll_forward = wf_cpu_nll_forward;
+    table->nll_backward = wf_cpu_nll_backward;
+    table->entropy_forward = wf_cpu_entropy_forward;
+    table->entropy_backward = wf_cpu_entropy_backward;
+}
+
 static wf_kernels overridden(void)
 {
     wf_kernels table = *wf_kernels_ref();
@@ -60,32 +91,7 @@ static wf_kernels overridden(void)
     table.group_norm_forward = wf_cpu_group_norm_forward;
     table.group_norm_backward_stats = wf_cpu_group_norm_backward_stats;
     table.group_norm_backward = wf_cpu_group_norm_backward;
-    table.act_forward = wf_cpu_act_forward;
-    table.act_backward = wf_cpu_act_backward;
-    table.binary = wf_cpu_binary;
-    table.fold = wf_cpu_fold;
-    table.dropout = wf_cpu_dropout;
-    table.epilogue_forward = wf_cpu_epilogue_forward;
-    table.sum = wf_cpu_sum;
-    table.sum_squares = wf_cpu_sum_squares;
-    table.softmax_forward = wf_cpu_softmax_forward;
-    table.softmax_backward = wf_cpu_softmax_backward;
-    table.attention_forward = wf_cpu_attention_forward;
-    table.attention_backward = wf_cpu_attention_backward;
-    table.neighbourhood_forward = wf_wide_neighbourhood_forward;
-    table.neighbourhood_backward = wf_wide_neighbourhood_backward;
-    table.gates_forward = wf_cpu_gates_forward;
-    table.gates_backward = wf_cpu_gates_backward;
-    table.row_most = wf_cpu_row_most;
-    table.row_most_backward = wf_cpu_row_most_backward;
-    table.take_forward = wf_cpu_take_forward;
-    table.take_backward = wf_cpu_take_backward;
-    table.loss_forward = wf_cpu_loss_forward;
-    table.loss_backward = wf_cpu_loss_backward;
-    table.nll_forward = wf_cpu_nll_forward;
-    table.nll_backward = wf_cpu_nll_backward;
-    table.entropy_forward = wf_cpu_entropy_forward;
-    table.entropy_backward = wf_cpu_entropy_backward;
+    take_functions(&table);
     table.optim_update = wf_cpu_optim_update;
     table.shutdown = wf_cpu_shutdown;
     return table;
