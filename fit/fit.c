@@ -83,7 +83,16 @@ static wf_status check_fit(const wf_fit_opts *o)
     return check_metrics(o);
 }
 
-/* Ranks that stop or evaluate at other steps would wait for each other. */
+static int64_t count_metrics(const wf_metric *metrics)
+{
+    int64_t n = 0;
+    while (metrics && metrics[n].name)
+        n++;
+    return n;
+}
+
+/* Ranks that stop or evaluate at other steps would wait for each other; with other averages they would test other
+ * models. */
 static wf_status agree_fit(wf_comm *comm, const wf_fit_opts *o)
 {
     const wf_fit_number numbers[] = {{"epochs", o->epochs},
@@ -91,7 +100,14 @@ static wf_status agree_fit(wf_comm *comm, const wf_fit_opts *o)
                                      {"evaluate_every", o->evaluate_every},
                                      {"patience", o->patience},
                                      {"checkpoint_every", o->checkpoint_every},
-                                     {"resume", o->resume}};
+                                     {"resume", o->resume},
+                                     {"ema in millionths", llround(o->ema * 1e6)},
+                                     {"less_is_better", o->less_is_better},
+                                     {"histograms", o->histograms},
+                                     {"the number of metrics", count_metrics(o->metrics)},
+                                     {"best or not", o->best != NULL},
+                                     {"checkpoints or not", o->checkpoints != NULL}};
+    _Static_assert(sizeof numbers / sizeof *numbers <= WF_FIT_NUMBERS, "wf_fit_agree has room for them");
     WF_TRY(wf_agree_status(comm, check_fit(o)));
     return wf_fit_agree(comm, "wf_fit", sizeof numbers / sizeof *numbers, numbers);
 }

@@ -277,6 +277,8 @@ static wf_status visit(wf_trainer *t, wf_archive *archive)
     WF_TRY(wf_archive_enter(archive, "latest"));
     WF_TRY(wf_sums_visit(t->ctx, &t->latest, archive));
     WF_TRY(wf_archive_leave(archive));
+    if (wf_archive_loading(archive))
+        wf_trainer_forget_device(t);
     if (!t->best.stop)
         return WF_OK;
     WF_TRY(wf_archive_enter(archive, "best"));

@@ -72,11 +72,12 @@ typedef struct wf_trainer_opts {
                                 (optim/tensorboard.h): the numbers of reports, what hooks show. NULL: none. Copied */
     /* Reports, and with them log, progress and events, have means over ranks of "device/cpu_percent" (processor time of
      * all threads of a process; one core is 100), "device/resident_mib" and "device/pool_mib" (memory of the process,
-     * and reserved by the context's pool), "device/sent_mib_per_second" (wf_traffic.bytes_sent), and on GPUs, of the
-     * whole device, "device/gpu_percent" (use), "device/gpu_mib" (memory), "device/gpu_celsius" and "device/gpu_watts",
-     * as NVIDIA's NVML tells them; what it does not tell is left out. Use, rates and processor time are those since the
-     * report before, or as NVML takes them; the rest are those at the report. The time line has them of every rank, ten
-     * times a second at most. */
+     * and reserved by the context's pool, on a GPU with the pinned memory of the host), "device/sent_mib_per_second"
+     * (wf_traffic.bytes_sent), "device/setup_seconds" (the three of wf_ctx_setup_seconds together, so far), and on
+     * GPUs, of the whole device, "device/gpu_percent" (use), "device/gpu_mib" (memory), "device/gpu_celsius" and
+     * "device/gpu_watts", as NVIDIA's NVML tells them; what it does not tell is left out. Use, rates and processor time
+     * are those since the report before, or as NVML takes them; the rest are those at the report. The time line has
+     * them of every rank, ten times a second at most. */
     bool device_statistics;
     bool finite; /* a mean that is not finite ends the run with WF_ERR_NUMERIC */
 } wf_trainer_opts;

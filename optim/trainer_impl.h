@@ -123,6 +123,8 @@ bool wf_trainer_share_due(const wf_trainer *t, double each);
 /* Reads the variables that were observed. Local. */
 wf_status wf_trainer_read(wf_trainer *t) WF_NODISCARD;
 void wf_trainer_forget(wf_trainer *t);
+/* Statistics of the device are of one report: leaves them out of the newest means. Local. */
+void wf_trainer_forget_device(wf_trainer *t);
 /* Makes the means, writes them, and decides by them. Collective. */
 wf_status wf_trainer_report(wf_trainer *t) WF_NODISCARD;
 /* Before the first step: the files of the best model and the time line can be written. Collective. */

@@ -244,8 +244,18 @@ static wf_status observe_device(wf_trainer *t)
     return WF_OK;
 }
 
+void wf_trainer_forget_device(wf_trainer *t)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < t->latest.n; i++)
+        if (strncmp(t->latest.item[i].name, WF_TRAINER_DEVICE, strlen(WF_TRAINER_DEVICE)) != 0)
+            t->latest.item[kept++] = t->latest.item[i];
+    t->latest.n = kept;
+}
+
 static wf_status take_latest(wf_trainer *t)
 {
+    wf_trainer_forget_device(t);
     for (int64_t i = 0; i < wf_evaluator_count(t->evaluator); i++) {
         const char *name = wf_evaluator_name(t->evaluator, i);
         const double weight = wf_evaluator_weight(t->evaluator, name), mean = wf_evaluator_mean(t->evaluator, name);

@@ -447,9 +447,9 @@ static wf_fit_opts that_resumes_nowhere(wf_fit_opts o)
     return o;
 }
 
-static wf_fit_opts of_an_average_without_end(wf_fit_opts o)
+static wf_fit_opts of_a_wrong_average(wf_fit_opts o)
 {
-    o.ema = 1;
+    o.ema = size == 1 ? 1 : rank == size - 1 ? 0.9 : 0;
     return o;
 }
 
@@ -531,7 +531,7 @@ static void refuses(void)
                             {size == 2 ? "wf_fit: epochs is" : "wf_prepare: batch", of_other_numbers},
                             {"batches of -3 samples", of_negative_batch},
                             {"watch is accurracy: should be loss or the name of a metric", that_watches_nothing},
-                            {"ema is 1: should be 0 (none) or more, below 1", of_an_average_without_end},
+                            {size == 1 ? "ema is 1: should be 0" : "ema in millionths is 0 on", of_a_wrong_average},
                             {"need a folder of checkpoints", that_resumes_nowhere},
                             {"two metrics are named accuracy", of_two_names},
                             {"need a data set to test on", without_test},
