@@ -31,7 +31,6 @@ static settings read_settings(int argc, char **argv)
                   .schedule = "1f1b",
                   .recompute = "never",
                   .out = "autoencoder",
-                  .chunks = 8,
                   .batch = 256,
                   .steps = 200,
                   .depth = 2,
@@ -47,7 +46,8 @@ static settings read_settings(int argc, char **argv)
          .text = &s.split},
         {"stages", "N", "of the model; 0: one on each rank. Ranks beyond take other images", .number = &s.stages,
          .most = EXAMPLE_MOST_SIZE},
-        {"chunks", "N", "of a batch, in a pipeline", .number = &s.chunks, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"chunks", "N", "of a batch, in a pipeline; 0: 8, or its images where these are fewer", .number = &s.chunks,
+         .most = EXAMPLE_MOST_SIZE},
         {"schedule", "NAME", "gpipe, 1f1b or interleaved", .text = &s.schedule},
         {"recompute", "WHEN", "never, except_last or always: activations in backward", .text = &s.recompute},
         {"plan", "FILE", "of wf-plan, in place of these; --batch is that of all ranks then", .text = &s.plan},
@@ -68,6 +68,8 @@ static settings read_settings(int argc, char **argv)
         {"seed", "N", "of all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         {0}};
     example_options(argc, argv, "Trains an autoencoder of 28x28 images, cut into stages along the ranks.", table);
+    if (s.chunks == 0)
+        s.chunks = s.batch < 8 ? s.batch : 8;
     return s;
 }
 
@@ -171,6 +173,10 @@ static void model_new(training *t, const settings *s)
         .chunks = split == NAIVE ? 1 : (int)s->chunks,
         .schedule = (wf_pipeline_kind)choice(t->comm, "schedule", s->schedule, schedules),
         .recompute = (wf_pipeline_recompute)choice(t->comm, "recompute", s->recompute, recomputations)};
+    char complaint[128];
+    snprintf(complaint, sizeof complaint, "--chunks %lld: should be at most the %lld images of a batch",
+             (long long)s->chunks, (long long)s->batch);
+    example_agree(t->comm, split == PIPELINE && s->chunks > s->batch ? complaint : NULL);
     const int64_t stages = split == NONE ? 1 : s->stages ? s->stages : wf_comm_size(t->comm);
     t->mesh = wf_mesh_open(t->comm, (wf_mesh_opts){.stage = (int)stages});
     example_check(t->comm, wf_check(t->mesh));

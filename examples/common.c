@@ -201,8 +201,11 @@ const char *example_path(const char *dir, const char *name)
 void example_folder(wf_comm *comm, const char *dir)
 {
     char complaint[4200] = "";
+    struct stat is;
     if (wf_comm_rank(comm) == 0 && mkdir(dir, 0777) != 0 && errno != EEXIST)
         snprintf(complaint, sizeof complaint, "%s: cannot make this folder: %s", dir, strerror(errno));
+    else if (wf_comm_rank(comm) == 0 && stat(dir, &is) == 0 && !S_ISDIR(is.st_mode))
+        snprintf(complaint, sizeof complaint, "%s: is a file, should be a folder", dir);
     example_agree(comm, *complaint ? complaint : NULL);
 }
 

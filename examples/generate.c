@@ -259,12 +259,46 @@ static wf_status print_step(wf_trainer *trainer, void *unused)
     return WF_OK;
 }
 
+/* FNV-1a */
+static int64_t hash_text(const uint8_t *text, int64_t bytes)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < bytes; i++)
+        hash = (hash ^ text[i]) * 0x100000001b3u;
+    return (int64_t)hash;
+}
+
+/* What the shapes of parameters do not tell: a run goes on with the same model and text only. */
+static wf_status visit_kind(void *user, wf_archive *archive)
+{
+    static const char *const names[] = {"heads", "rotary", "tokens", "text"};
+    const training *t = user;
+    const gpt_opts *o = &t->model_opts;
+    const int64_t here[] = {o->heads, o->rotary, o->tokens, hash_text(t->text, t->bytes)};
+    char complaint[512] = "";
+    for (int i = 0; i < 4; i++) {
+        int64_t saved = here[i];
+        const wf_status status = wf_archive_i64(archive, names[i], &saved);
+        if (status != WF_OK)
+            return status;
+        if (saved != here[i] && i < 3)
+            snprintf(complaint, sizeof complaint, "--%s %lld: the checkpoint in %.200s has %lld", names[i],
+                     (long long)here[i], t->s->saves.folder, (long long)saved);
+        else if (saved != here[i])
+            snprintf(complaint, sizeof complaint, "--text %.200s: the checkpoint in %.200s has learned another text",
+                     t->s->text, t->s->saves.folder);
+    }
+    example_agree(t->comm, *complaint ? complaint : NULL);
+    return WF_OK;
+}
+
 static int train(training *t)
 {
     const settings *s = t->s;
     const double minutes = s->minutes > 0 || s->steps > 0 ? s->minutes : 10;
     wf_checkpoint *saves = example_saves_open(t->comm, &s->saves);
     if (saves) {
+        WF_MUST(wf_checkpoint_add(saves, "kind", visit_kind, t)); /* first: it refuses before parameters are loaded */
         WF_MUST(wf_checkpoint_add_model(saves, "model", t->model));
         WF_MUST(wf_checkpoint_add_optim(saves, "optimizer", t->optim));
         WF_MUST(wf_checkpoint_add(saves, "tape", wf_tape_visit, t->tape));
@@ -357,7 +391,7 @@ static uint8_t choose_byte(const settings *s, const float scores[BYTES], int64_t
     return (uint8_t)of[k - 1].byte;
 }
 
-/* Bytes that would move a terminal's cursor are shown as '?'. */
+/* ASCII's control characters, which would move a terminal's cursor, are shown as '?'. */
 static void print_byte(uint8_t byte)
 {
     putchar((byte < ' ' && byte != '\n' && byte != '\t') || byte == 127 ? '?' : byte);
@@ -383,6 +417,7 @@ static void write_on(const training *t)
         WF_MUST(wf_bcast_bytes(t->comm, &text[n], 1, scorer));
         if (rank == 0)
             print_byte(text[n]);
+        fflush(stdout); /* a byte takes a moment */
     }
     if (rank == 0)
         putchar('\n');

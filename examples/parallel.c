@@ -19,18 +19,18 @@ static int *axis_of(wf_mesh_opts *o, const char *name, size_t length)
 
 bool parallel_axes(const char *text, wf_mesh_opts *o)
 {
-    while (*text) {
+    do {
         const size_t length = strcspn(text, "=");
         int *ranks = axis_of(o, text, length);
         char *end;
-        if (!ranks || text[length] != '=')
+        if (!ranks || *ranks || text[length] != '=')
             return false;
         const long n = strtol(text + length + 1, &end, 10);
         if (end == text + length + 1 || n < 1 || n > 1 << 20 || (*end && *end != ',') || (*end && !end[1]))
             return false;
         *ranks = (int)n;
         text = *end ? end + 1 : end;
-    }
+    } while (*text);
     return true;
 }
 

@@ -17,7 +17,8 @@ typedef struct parallel {
     bool sharded;     /* images are cut: for wf_batch_opts */
 } parallel;
 
-/* Reads the ranks along axes, as "height=2,width=2"; false if the text is not like this. */
+/* Reads the ranks along axes, as "height=2,width=2"; false if the text is not like this, or names
+ * an axis twice. */
 bool parallel_axes(const char *text, wf_mesh_opts *axes);
 /* Opens mesh and samples; ends the program, with a line from rank 0, if the options are wrong. Collective. */
 void parallel_open(parallel *p, wf_comm *comm);

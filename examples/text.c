@@ -17,13 +17,15 @@ typedef struct reading {
 
 static void append_file(reading *r, const char *path, int64_t bytes)
 {
+    errno = 0;
     FILE *file = fopen(path, "rb");
     uint8_t *longer = realloc(r->text, (size_t)(r->bytes + bytes) + 1);
     r->text = longer ? longer : r->text;
-    if (!file || !longer)
-        snprintf(r->complaint, sizeof r->complaint, "%.4000s: cannot be read: %s", path, strerror(errno));
+    if (!file || !longer || fread(r->text + r->bytes, 1, (size_t)bytes, file) != (size_t)bytes)
+        snprintf(r->complaint, sizeof r->complaint, "%.4000s: cannot be read: %s", path,
+                 errno ? strerror(errno) : "it became shorter");
     else
-        r->bytes += (int64_t)fread(r->text + r->bytes, 1, (size_t)bytes, file);
+        r->bytes += bytes;
     if (file)
         fclose(file);
 }
@@ -63,8 +65,10 @@ static void read_path(reading *r, const char *path, int64_t least)
         snprintf(r->complaint, sizeof r->complaint, "%.4000s: cannot be read: %s", path, strerror(errno));
     else if (S_ISDIR(about.st_mode))
         append_folder(r, path);
-    else
+    else if (S_ISREG(about.st_mode)) /* to open a pipe would wait for its writer */
         append_file(r, path, about.st_size);
+    else
+        snprintf(r->complaint, sizeof r->complaint, "%.4000s: should be a file or a folder", path);
     if (!*r->complaint && r->bytes < least)
         snprintf(r->complaint, sizeof r->complaint, "%.4000s: %lld bytes of text, should be at least %lld", path,
                  (long long)r->bytes, (long long)least);

@@ -98,6 +98,9 @@ refused() {
 refused --split half "should be one of none, naive, pipeline"
 refused --model round "should be one of dense, convolutional"
 refused --schedule soon "should be one of 1f1b, gpipe, interleaved"
+refused --chunks 300 "should be at most the 256 images of a batch"
+: >"$work/file"
+refused --out "$work/file" "is a file, should be a folder"
 if [ "$ranks" -gt 2 ]; then
     refused --depth 0 "would be empty"
 fi

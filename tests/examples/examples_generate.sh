@@ -45,6 +45,21 @@ tail -n "$(wc -l <"$work/rest.losses")" "$work/one.losses" >"$work/end.losses"
 cp "$work/one.written" "$work/end.written"
 compare rest end
 
+# refused RANKS WORDS OPTIONS...: one line with these words, of all ranks together
+refused() {
+    ranks=$1 words=$2
+    shift 2
+    ! timeout 60 "$mpiexec" -np "$ranks" "$examples/generate" --steps 1 "$@" >"$work/out" 2>&1 || fail "generate $* goes on"
+    [ "$(grep -c "generate: $words" "$work/out")" = 1 ] || fail "generate $*: $(cat "$work/out")"
+}
+small="--text $work/text --tokens 9 --features 16 --blocks 2 --snapshots $work/snapshots --resume auto"
+refused 1 "--heads 4: the checkpoint in $work/snapshots has 2" $small --heads 4
+cp "$work/text" "$work/other" && echo more >>"$work/other"
+refused 2 "--text $work/other: the checkpoint in $work/snapshots has learned another text" $small --heads 2 --text "$work/other"
+mkfifo "$work/fifo"
+refused 1 "$work/fifo: should be a file or a folder" --text "$work/fifo"
+refused 1 "--mesh channel=1,channel=1: should be axes" --mesh channel=1,channel=1
+
 : >"$work/empty"
 for options in "--parallel rows" "--text /no/where" "--text $work/empty" "--size huge" "--features 10 --heads 3"; do
     code=0
