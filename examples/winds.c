@@ -445,7 +445,7 @@ static wf_status look(wf_trainer *trainer, void *user)
  * a larger one than the seam. */
 typedef struct jumps {
     double seam, mean, most;
-    int64_t above;
+    int64_t above, places; /* places: with a ratio */
 } jumps;
 
 static jumps compare_jumps(const scores *s)
@@ -454,7 +454,9 @@ static jumps compare_jumps(const scores *s)
     jumps j = {.seam = planet_jump(&s->forecast, others) / planet_jump(&s->truth, others)};
     for (int64_t c = 0; c < others; c++) {
         const double ratio = planet_jump(&s->forecast, c) / planet_jump(&s->truth, c);
-        j.mean += ratio / (double)others;
+        if (!isfinite(ratio)) /* a column without values, or a truth that does not change there */
+            continue;
+        j.mean += (ratio - j.mean) / (double)++j.places;
         j.most = ratio > j.most ? ratio : j.most;
         j.above += ratio > j.seam;
     }
@@ -475,7 +477,7 @@ static void print_jumps(FILE *to, const training *t, const scores *s)
     fprintf(to, "\n%-22s", name[3]);
     for (int64_t k = 0; k < t->s->steps; k++)
         fprintf(to, "  %7lld", (long long)all[k].above);
-    fprintf(to, "  of %lld places\n", (long long)(t->g.columns - 1));
+    fprintf(to, "  of %lld places\n", (long long)all[0].places);
 }
 
 static void print_table(FILE *to, const training *t, const scores *s)
