@@ -1,5 +1,5 @@
-/* Epilogues after a product or a convolution, and convolutions in three directions by their definition: for f64, and for
- * what no engine of cuDNN takes. */
+/* Epilogues after a product or a convolution, and convolutions in three directions by their definition: for f64, and
+ * for what no engine of cuDNN takes. */
 #include "core/cuda/act_impl.h"
 #include "core/cuda/columns_impl.h"
 #include "core/cuda/grid_impl.h"
