@@ -48,7 +48,7 @@ refused "--lr -1: should be" mnist --lr -1
 
 # Places that cannot be written.
 : >"$work/file"
-gan "$work/file/log.jsonl" --out "$work/file"
+gan "$work/file: is a file, should be a folder" --out "$work/file"
 gan "$work/no/folder" --out "$work/no/folder"
 
 # CIFAR-10: 10000 records of a label and 3072 bytes in each of five files, all 0.

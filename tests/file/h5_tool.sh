@@ -58,5 +58,7 @@ for command in verify ls show; do
     expect 2 "not a regular file" timeout 20 "$tool" $command "$folder/fifo"
 done
 expect 2 "not a regular file" timeout 20 "$tool" diff "$1" "$folder/fifo"
-printf 'x' | dd of="$1" bs=1 seek=700001 conv=notrunc 2>/dev/null
+other=x
+! tail -c +700002 "$1" | head -c 1 | grep -aq x || other=y # the byte may be an x
+printf $other | dd of="$1" bs=1 seek=700001 conv=notrunc 2>/dev/null
 expect 1 "are damaged" "$tool" verify "$1"
