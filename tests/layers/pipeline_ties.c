@@ -106,7 +106,8 @@ static void part(int every, bool first, int size)
         }
         WF_EXPECT(loss, "rank %d, step %d: %s", on.rank, step, wf_error_trail());
         const wf_status status = wf_optim_step(optim, loss);
-        /* Ranks without a copy take no part in the comparison: they may be told of it while they end the step before. */
+        /* Ranks without a copy take no part in the comparison: they may be told of it while they end the step before.
+         */
         if (status != WF_OK && step + 1 == noticed && on.rank > 0 && on.rank < size - 1 && names_copies(size))
             break;
         WF_EXPECT_OK(status);
