@@ -65,8 +65,8 @@ wf_status wf_tensor_import(wf_tensor *tensor, const void *host, size_t bytes) WF
 wf_status wf_tensor_export(const wf_tensor *tensor, void *host, size_t bytes) WF_NODISCARD;
 
 wf_status wf_tensor_fill(wf_tensor *tensor, double value) WF_NODISCARD;
-/* Copies src to dst, logical element by element. Shapes must be equal; types and orders may differ, and contexts if both
- * are of the host's memory. */
+/* Copies src to dst, logical element by element. Shapes must be equal; types and orders may differ, and contexts if
+ * both are of the host's memory. */
 wf_status wf_tensor_assign(wf_tensor *dst, const wf_tensor *src) WF_NODISCARD;
 /* The value of a tensor of one element. NaN on failure. */
 double wf_tensor_item(const wf_tensor *tensor);

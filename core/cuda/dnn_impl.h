@@ -125,8 +125,8 @@ wf_status wf_cuda_dnn_stream(wf_cuda *own);
 
 /* core/cuda/dnn_plan.c: wf_cuda_plan_build, whose time counts as planning. */
 void wf_cuda_plan_build_timed(wf_cuda *own, int from, cuda_conv_plan *plan);
-/* The plan of a key, made at its first use; NULL where no engine takes it. Of many keys the WF_PLANS_MOST that were used
- * last are kept; *plan stands until the next call. */
+/* The plan of a key, made at its first use; NULL where no engine takes it. Of many keys the WF_PLANS_MOST that were
+ * used last are kept; *plan stands until the next call. */
 wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **plan);
 /* As wf_cuda_plan_put, on the stream in use. Where the engine fails in its first run, the next one takes its place:
  * *done is false then, and the plan is to be looked up again. */
