@@ -69,6 +69,8 @@ fi
 
 run conv_none 1 --split none --model convolutional --batch 12 --steps 4 --log-every 2
 reference=conv_none
+# Adam's first steps are of the whole rate, also where rounding decides the sign of a gradient near 0.
+export TEST_LEVELS=24
 same conv_pipeline "$ranks" --split pipeline --chunks 5 --model convolutional --batch 12 --steps 4 --log-every 2
 cmp -s "$work/none/reconstruction.png" "$work/conv_none/reconstruction.png" && fail "both models give the same pictures"
 [ "$(sed -n 's/.* \([0-9.+]*\)$/\1/p' "$work/conv_pipeline/times.txt" | tr '+' '\n' | awk '$1 > 1' | wc -l)" = "$ranks" ] ||
