@@ -88,9 +88,7 @@ static void read_options(int argc, char **argv, settings *s)
         {"grow", "LIST", "larger batches instead of a smaller rate: from epoch 30 on twice, then 4 times: 30:2,60:4",
          .text = &s->grow},
         {"optimizer", "NAME",
-         "sgd, adamw, radam, lars, or rmsprop-sgd, whose start is RMSprop, for the steps of --warmup; default: the "
-         "model's "
-         "usual",
+         "sgd, adamw, radam, lars, or rmsprop-sgd (RMSprop for the steps of --warmup); default: the model's usual",
          .text = &s->optimizer},
         {"bn-pass", NULL, "before a test, make the statistics of batch normalisations from all images of training",
          .flag = &s->bn_pass},

@@ -97,7 +97,7 @@ static int64_t milliseconds(void)
 }
 
 /* Time in which this thread was stopped, or the machine slept, does not count. The first beat comes at once: without
- * one a process passes for one that has no watchdog, and if it is stopped within the first tick nobody notices. */
+ * one a process passes for one that has no watchdog, and if it is stopped within the first tick no rank notices. */
 static void *watch(void *unused)
 {
     int64_t waited = 0, before = milliseconds();
