@@ -1,4 +1,4 @@
-# The front door: make demo, make planet, make test, make bench, make bench-all, make bench-comm, make pipeline-table, make scaling, make check, make proof, make docs, make dist, make deb. CMake does the work, in build/.
+# The front door: make demo, make planet, make test, make bench, make bench-all, make bench-comm, make amp-table, make pipeline-table, make scaling, make check, make proof, make docs, make dist, make deb. CMake does the work, in build/.
 BUILD  ?= build
 RANKS  ?= 4
 JOBS   ?= $(shell nproc)
@@ -11,7 +11,7 @@ CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
 DEMO    = --channels 32 --batch 16 --lr-generator 2e-3 --minutes 2 --out $(BUILD)/demo
 
-.PHONY: demo planet test bench bench-all bench-comm pipeline-table scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
+.PHONY: demo planet test bench bench-all bench-comm amp-table pipeline-table scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
 
 demo:
 	tools/setup.sh demo
@@ -38,6 +38,12 @@ bench: configure
 bench-all: configure
 	$(COMPILE) --target bench_step bench_dcgan
 	$(RUN) --env -np 2 tests/bench/bench_all.sh $(BUILD) $(MODELS)
+
+# Two Swins and a ConvNeXt, f32 and bf16, captured where the device can, beside PyTorch eager and compiled: memory, seconds of
+# preparing. Some minutes, most of them PyTorch's compiler.
+amp-table: configure
+	$(COMPILE) --target bench_step bench_dcgan
+	WEFT_BENCH_ROUNDS=1 $(RUN) --env -np 2 tests/bench/bench_all.sh $(BUILD) swin_t swin_b convnext_l
 
 bench-comm: configure
 	$(COMPILE) --target bench_dcgan allreduce_bench bench_models bench_overlap bench_gradients bench_saves bench_data autoencoder

@@ -22,10 +22,12 @@ awk -F, '
     !($4 in seen) { seen[$4] = 1; order[++n] = $4 }
     $7 == "weft" && ($4 $5) in ours { delete best[$4 $5] }
     $7 == "weft" { ours[$4 $5] = $8 }
+    $7 == "captured" { if ($8 > ours[$4 $5]) ours[$4 $5] = $8; next }
     $7 != "weft" && $8 > best[$4 $5] { best[$4 $5] = $8 }
     function ratio(key) { return ours[key] > 0 && best[key] > 0 ? sprintf("%.2f", ours[key] / best[key]) : "-" }
     BEGIN {
         split("dcgan128 DCGAN,128 dcgan512 DCGAN,512 vgg16 VGG-16 resnet18 ResNet-18 resnet50 ResNet-50 convnext_t ConvNeXt-T " \
+              "convnext_l ConvNeXt-L swin_t Swin-T swin_b Swin-B vit_s ViT-S gpt GPT lstm LSTM " \
               "unet2 U-Net,2-D unet3 U-Net,3-D mlp MNIST,linear cnn MNIST,conv", word, " ")
         for (i = 1; i in word; i += 2) { gsub(",", " ", word[i + 1]); name[word[i]] = word[i + 1] }
     }

@@ -84,13 +84,16 @@ static inline double bench_best(wf_ctx *ctx, wf_stream *stream, double round, wf
     return best;
 }
 
-/* A rank's line: images per second, and, if asked, the most memory in MiB that its process held. */
-static inline void bench_report(double images, double seconds, bool memory)
+/* A rank's line: images per second, and, unless ctx is NULL, the most memory in MiB that its process held and the
+ * seconds that it took to prepare steps. */
+static inline void bench_report(double images, double seconds, const wf_ctx *ctx)
 {
     struct rusage used;
     printf("%.1f", images / seconds);
-    if (memory && getrusage(RUSAGE_SELF, &used) == 0)
-        printf(" %.0f", (double)used.ru_maxrss / 1024);
+    if (ctx && getrusage(RUSAGE_SELF, &used) == 0) {
+        const wf_setup_seconds setup = wf_ctx_setup_seconds(ctx);
+        printf(" %.0f %.2f", (double)used.ru_maxrss / 1024, setup.planning + setup.tuning + setup.capturing);
+    }
     printf("\n");
 }
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Training steps of all models beside PyTorch's, one process: tests/bench/bench_all.sh BUILD [MODEL...]. Prints a table,
 # draws it as bars in BUILD/bench-all-LEVEL.svg (bars.sh), and adds to BUILD/bench-all.csv: machine, level, versions, model,
-# precision, batch, who, median of samples per second, least, most, the most memory in MiB, and "busy" where others used the
-# processors.
+# precision, batch, who, median of samples per second, least, most, the most memory in MiB, the seconds that it took to prepare
+# steps (of PyTorch: by how much its first step took longer), and "busy" where others used the processors.
 # `make bench-all` calls it; it takes an hour, two thirds of it PyTorch's compiler.
 #
 # Weft's runs alternate with those of PyTorch's forms (eager, channels_last, both compiled), and PyTorch's figure is that of
@@ -11,6 +11,7 @@
 #
 #   WEFT_BENCH_ROUNDS (3)   runs of each
 #   WEFT_BENCH_FORMS        forms of PyTorch, without the slow ones for example: "eager channels_last"
+#   WEFT_BENCH_OURS         forms of Weft: "weft", and "captured", which replays steps (the default where there is a GPU)
 #   WEFT_BENCH_THREADS (2)  of either
 #   WEFT_BENCH_LEVELS       instructions for both, one after the other: newest (all that the processor has; the default),
 #                           avx512 (without products of 16 bits), avx2, sse41
@@ -24,11 +25,19 @@ vgg16 vgg 64 6
 resnet18 resnet18 16 3 --size 224
 resnet50 resnet50 8 3 --size 224
 convnext_t convnext_t 8 3 --size 224 --width 96
+swin_t swin-t 8 3 --size 224
+vit_s vit-s 8 3 --size 224
+gpt gpt 1 3
+lstm lstm 64 3
 unet2 unet2 4 3 --size 256 --width 32
 unet3 unet3 2 2 --size 64 --width 16
 mlp mlp 64 200
 cnn cnn 64 200'
-names=$(echo "$models" | awk '{ printf "%s ", $1 }')
+# Measured where they are named.
+named='swin_b swin-b 2 2 --size 224
+convnext_l convnext-l 2 2 --size 224'
+names=$(printf '%s\n' "$models" "$named" | awk '{ printf "%s ", $1 }')
+usual=$(echo "$models" | awk '{ printf "%s ", $1 }')
 stop() {
     echo "bench_all: $*" >&2
     exit 1
@@ -43,6 +52,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 rounds=${WEFT_BENCH_ROUNDS:-3} threads=${WEFT_BENCH_THREADS:-2}
 forms=${WEFT_BENCH_FORMS:-eager channels_last compile compile_channels_last}
 levels=${WEFT_BENCH_LEVELS:-newest} types=${WEFT_BENCH_TYPES:-f32 bf16}
+ours=weft
+[ ! -e /dev/nvidia0 ] || ours="weft captured"
+ours=${WEFT_BENCH_OURS:-$ours}
 csv=$build/bench-all.csv
 [ "$rounds" -ge 1 ] 2>/dev/null || stop "WEFT_BENCH_ROUNDS=$rounds: should be 1 or more"
 for level in $levels; do
@@ -108,10 +120,11 @@ newest() {
     esac
 }
 
-# weft MODEL PRECISION BATCH ITERATIONS OPTION...: samples per second, MiB
+# weft FORM MODEL PRECISION BATCH ITERATIONS OPTION...: samples per second, MiB, seconds of preparing
 weft() {
-    local program=bench_step model=$1 precision=$2 batch=$3 iterations=$4
-    shift 4
+    local program=bench_step form=$1 model=$2 precision=$3 batch=$4 iterations=$5
+    shift 5
+    [ "$form" = weft ] || set -- --captured "$@"
     [ "$model" != dcgan ] || program=bench_dcgan
     [ "$model" = dcgan ] || set -- --model "$model" "$@"
     [ "$precision" = f32 ] || set -- --compute "$precision" "$@"
@@ -126,9 +139,9 @@ torch() {
         --warmup 3 --threads "$threads" --variant "$form" --memory "$@"
 }
 
-# Prints, of lines "rate MiB", the median, least and most of the rates, and the most MiB.
+# Prints, of lines "rate MiB seconds", the median, least and most of the rates, and the most MiB and seconds.
 sums() {
-    sort -n "$1" 2>/dev/null | awk '{ v[NR] = $1; if ($2 > m) m = $2 } END { if (NR) print v[int((NR + 1) / 2)], v[1], v[NR], m }'
+    sort -n "$1" 2>/dev/null | awk '{ v[NR] = $1; if ($2 > m) m = $2; if ($3 > s) s = $3 } END { if (NR) print v[int((NR + 1) / 2)], v[1], v[NR], m, s + 0 }'
 }
 
 # row LEVEL NAME MODEL BATCH ITERATIONS OPTION...: in each type
@@ -141,8 +154,10 @@ row() {
         rm -f "$work"/*.runs
         busy=
         for _ in $(seq "$rounds"); do
-            quiet
-            at "$level" weft "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/weft.runs"
+            for form in $ours; do
+                quiet
+                at "$level" weft "$form" "$model" "$precision" "$batch" "$iterations" "$@" >>"$work/$form.runs"
+            done
             [ -n "$python" ] || continue
             for form in $forms; do
                 quiet
@@ -150,7 +165,7 @@ row() {
                     echo "PyTorch $form, $name $precision: $(tail -n 1 "$work/why")" >&2
             done
         done
-        for who in weft $forms; do
+        for who in $ours $forms; do
             line=$(sums "$work/$who.runs")
             [ -z "$line" ] || echo "$machine,$said,$versions,$name,$precision,$batch,$who,${line// /,},$busy" >>"$work/rows"
         done
@@ -161,17 +176,21 @@ row() {
 # The table of what was measured now.
 table() {
     awk -F, '
-        { key = $4 FS $5 FS $2; if (!(key in seen)) { seen[key] = 1; order[++n] = key } busy[key] = busy[key] != "" ? busy[key] : $12 }
-        $7 == "weft" { weft[key] = $8; room[key] = $11 }
-        $7 != "weft" && $8 > best[key] { best[key] = $8; form[key] = $7; its[key] = $11 }
+        { key = $4 FS $5 FS $2; if (!(key in seen)) { seen[key] = 1; order[++n] = key } busy[key] = busy[key] != "" ? busy[key] : $13 }
+        $7 == "weft" || $7 == "captured" {
+            if ($8 > weft[key]) { weft[key] = $8; room[key] = $11; setup[key] = $12 }
+            next
+        }
+        $8 > best[key] { best[key] = $8; form[key] = $7; its[key] = $11; first[key] = $12 }
         END {
-            printf "%-10s %-5s %-16s %9s %9s %6s %9s %9s  %s\n", "model", "type", "level", "Weft", "PyTorch", "ratio", "MiB", "its MiB", "its form"
+            printf "%-10s %-5s %-16s %9s %9s %6s %9s %9s %6s %6s  %s\n", "model", "type", "level", "Weft", "PyTorch", "ratio", "MiB",
+                "its MiB", "set-up", "its", "its form"
             for (i = 1; i <= n; i++) {
                 key = order[i]
                 split(key, part, FS)
                 ratio = best[key] > 0 ? sprintf("%.2f", weft[key] / best[key]) : "-"
-                printf "%-10s %-5s %-16s %9s %9s %6s %9s %9s  %s %s\n", part[1], part[2], part[3], weft[key], best[key], ratio,
-                    room[key], its[key], form[key], busy[key]
+                printf "%-10s %-5s %-16s %9s %9s %6s %9s %9s %6s %6s  %s %s\n", part[1], part[2], part[3], weft[key], best[key],
+                    ratio, room[key], its[key], setup[key], first[key], form[key], busy[key]
             }
         }' "$1"
 }
@@ -180,19 +199,20 @@ machine=$(awk -F': ' '/model name/ { gsub(",", " ", $2); print $2; exit }' /proc
 library=$(ldd "$build/tests/bench/bench_step" | awk '/libdnnl/ { print $3 }')
 versions="oneDNN $(readlink -f "$library" | sed 's/.*\.so\.//')"
 [ -z "$python" ] || versions="$versions PyTorch $("$python" -c 'import torch; print(torch.__version__)')"
-head="machine,level,versions,model,precision,batch,who,median,least,most,mib,others"
+head="machine,level,versions,model,precision,batch,who,median,least,most,mib,setup,others"
 [ -s "$csv" ] || echo "$head" >"$csv"
 [ "$(head -n 1 "$csv")" = "$head" ] || stop "$csv has other columns, of an earlier version: should be moved away"
 : >"$work/table"
 echo "$machine; $versions; $threads threads; samples per second, medians of $rounds"
 for level in $levels; do
     while read -r name model batch iterations options; do
-        case " ${*:-$name} " in
-            # shellcheck disable=SC2086
+        # shellcheck disable=SC2086
+        case " ${*:-$usual} " in
             *" $name "*) row "$level" "$name" "$model" "$batch" "$iterations" $options ;;
         esac
     done <<END
 $models
+$named
 END
 done
 table "$work/table"

@@ -131,7 +131,8 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
     WF_MUST(wf_barrier(comm));
     const double seconds = example_seconds() - start;
     if (wf_comm_rank(comm) == 0)
-        bench_report((double)(s->batch * s->iterations * wf_comm_size(comm)), seconds, s->memory);
+        bench_report((double)(s->batch * s->iterations * wf_comm_size(comm)), seconds,
+                     s->memory ? wf_comm_ctx(comm) : NULL);
     if (profiler)
         WF_MUST(wf_profiler_close(profiler));
     wf_captured_free(captured);

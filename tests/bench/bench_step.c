@@ -1,6 +1,6 @@
 /* A training step of a model on random numbers, or with --eval its output alone, in WF_EVAL: prints images per second
  * over all ranks, which share the batch's images as data, and with --memory the most memory, in MiB, that rank 0's
- * process held.
+ * process held, and the seconds of preparing steps (wf_setup_seconds).
  *
  *     bench_step --model unet2 --width 64 --size 512 --batch 8 --iterations 20
  *
@@ -8,7 +8,9 @@
  * file, says where the time of the timed steps goes. bench_torch.py has the same models and steps in PyTorch.
  */
 #include "examples/common.h"
+#include "examples/models/classifier.h"
 #include "examples/models/convnext.h"
+#include "examples/models/gpt.h"
 #include "examples/models/mnist.h"
 #include "examples/models/resnet.h"
 #include "examples/models/unet.h"
@@ -27,14 +29,16 @@ typedef struct settings {
 typedef struct trainee {
     wf_layer *model;
     wf_optim *optim;
-    wf_tensor *x, *target; /* labels, or a mask */
-    bool mask, eval;
+    wf_tensor *x, *target;
+    wf_var *(*loss)(const struct trainee *t, wf_var *y);
+    bool eval;
     wf_tape *tape;
 } trainee;
 
 #define MODELS                                                                                                         \
     "vgg (images of 32 x 32), resnet18, resnet50 or convnext_t (1000 classes), unet2 (four levels), unet3 (three), "   \
-    "mlp or cnn (MNIST's)"
+    "mlp or cnn (MNIST's), gpt (30.4 M parameters, 1024 tokens), lstm (two levels of 512, 64 steps), or a network of " \
+    "classify's by its name, as wide as there (1000 classes)"
 
 static settings read_settings(int argc, char **argv)
 {
@@ -70,11 +74,31 @@ static wf_tensor *noise(wf_tape *tape, wf_shape shape, bool mask)
     return wf_keep(x);
 }
 
+static wf_var *loss_of_classes(const trainee *t, wf_var *y)
+{
+    return wf_softmax_cross_entropy(y, t->target);
+}
+
+static wf_var *loss_of_tokens(const trainee *t, wf_var *y)
+{
+    return wf_token_cross_entropy(y, t->target, (wf_label_opts){0});
+}
+
+static wf_var *loss_of_mask(const trainee *t, wf_var *y)
+{
+    return wf_bce_logits_with(y, t->target);
+}
+
+static wf_var *loss_of_values(const trainee *t, wf_var *y)
+{
+    return wf_mse(y, wf_input(t->tape, t->target));
+}
+
 /* The rates are so small that nothing is learned: a sure network's gradients are subnormal numbers, which are slow. */
-static trainee classifier(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape images, bool adam)
+static trainee classes(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape images, bool adam)
 {
     const wf_sgd_opts sgd = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 5e-4};
-    trainee t = {.model = model};
+    trainee t = {.model = model, .loss = loss_of_classes};
     t.optim =
         wf_multi_node(comm, example_scaled(adam ? wf_adam(model, (wf_adam_opts){.lr = 1e-6}) : wf_sgd(model, sgd)));
     t.x = noise(tape, images, false);
@@ -89,10 +113,38 @@ static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, int dim
     const unet_opts opts = {.dims = dims, .in = 1, .classes = 1, .width = s->width, .levels = dims == 2 ? 4 : 3};
     const wf_shape shape =
         dims == 2 ? WF_SHAPE(s->batch, 1, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size, s->size);
-    trainee t = {.model = unet(wf_comm_ctx(comm), opts), .mask = true};
+    trainee t = {.model = unet(wf_comm_ctx(comm), opts), .loss = loss_of_mask};
     t.optim = wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-4})));
     t.x = noise(tape, shape, false);
     t.target = noise(tape, shape, true);
+    return t;
+}
+
+static trainee gpt_new(wf_comm *comm, const settings *s)
+{
+    enum { TOKENS = 1024, SYMBOLS = 256 };
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    int32_t *tokens = malloc((size_t)s->batch * TOKENS * sizeof *tokens);
+    if (!tokens)
+        example_abort("no memory for %lld texts", (long long)s->batch);
+    for (int64_t i = 0; i < s->batch * TOKENS; i++)
+        tokens[i] = (int32_t)(i * 7919 % SYMBOLS);
+    trainee t = {.model = gpt(ctx, (gpt_opts){.size = GPT_MEDIUM}), .loss = loss_of_tokens};
+    t.optim = wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-6})));
+    t.x = wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(s->batch, TOKENS), tokens);
+    t.target = wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(s->batch, TOKENS), tokens);
+    free(tokens);
+    return t;
+}
+
+static trainee lstm_new(wf_comm *comm, wf_tape *tape, const settings *s)
+{
+    const wf_shape steps = WF_SHAPE(s->batch, 64, 512);
+    const wf_recurrent_opts opts = {.in = 512, .hidden = 512, .levels = 2};
+    trainee t = {.model = wf_lstm(wf_comm_ctx(comm), opts), .loss = loss_of_values};
+    t.optim = wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-6})));
+    t.x = noise(tape, steps, false);
+    t.target = noise(tape, steps, false);
     return t;
 }
 
@@ -104,19 +156,27 @@ static trainee trainee_new(wf_comm *comm, wf_tape *tape, const settings *s)
     const resnet_opts residual = {.width = s->width, .classes = 1000, .large = true};
     const resnet_opts deep = {.depth = RESNET_50, .width = s->width, .classes = 1000, .large = true};
     if (strcmp(s->model, "vgg") == 0)
-        return classifier(comm, tape, vgg16(ctx, (vgg_opts){.width = s->width}), small, false);
+        return classes(comm, tape, vgg16(ctx, (vgg_opts){.width = s->width}), small, false);
     if (strcmp(s->model, "resnet18") == 0)
-        return classifier(comm, tape, resnet(ctx, residual), large, false);
+        return classes(comm, tape, resnet(ctx, residual), large, false);
     if (strcmp(s->model, "resnet50") == 0)
-        return classifier(comm, tape, resnet(ctx, deep), large, false);
+        return classes(comm, tape, resnet(ctx, deep), large, false);
     if (strcmp(s->model, "convnext_t") == 0)
-        return classifier(comm, tape, convnext(ctx, (convnext_opts){.width = s->width, .classes = 1000}), large, true);
+        return classes(comm, tape, convnext(ctx, (convnext_opts){.width = s->width, .classes = 1000}), large, true);
     if (strcmp(s->model, "mlp") == 0)
-        return classifier(comm, tape, mnist_mlp(ctx), digits, true);
+        return classes(comm, tape, mnist_mlp(ctx), digits, true);
     if (strcmp(s->model, "cnn") == 0)
-        return classifier(comm, tape, mnist_cnn(ctx), digits, true);
+        return classes(comm, tape, mnist_cnn(ctx), digits, true);
     if (strcmp(s->model, "unet2") == 0 || strcmp(s->model, "unet3") == 0)
         return unet_new(comm, tape, s, s->model[4] - '0');
+    if (strcmp(s->model, "gpt") == 0)
+        return gpt_new(comm, s);
+    if (strcmp(s->model, "lstm") == 0)
+        return lstm_new(comm, tape, s);
+    const classifier *named = classifier_find(s->model);
+    const classifier_opts opts = {.size = s->size, .classes = 1000};
+    if (named && !classifier_complaint(named, &opts))
+        return classes(comm, tape, classifier_new(ctx, named, opts), large, true);
     example_abort("--model is " MODELS ", not \"%s\"", s->model);
 }
 
@@ -136,8 +196,7 @@ static wf_status step(void *arg)
         WF_MUST(wf_check(scores));
         return wf_tape_reset(t->tape);
     }
-    wf_var *loss = t->mask ? wf_bce_logits_with(scores, t->target) : wf_softmax_cross_entropy(scores, t->target);
-    WF_MUST(wf_optim_step(t->optim, loss));
+    WF_MUST(wf_optim_step(t->optim, t->loss(t, scores)));
     return wf_tape_reset(t->tape);
 }
 
@@ -182,7 +241,8 @@ int main(int argc, char **argv)
     WF_MUST(wf_tape_set_mode(tape, s.eval ? WF_EVAL : WF_TRAIN));
     const double seconds = seconds_of(comm, &t, &s);
     if (wf_comm_rank(comm) == 0)
-        bench_report((double)(s.batch * s.iterations * wf_comm_size(comm)), seconds, s.memory);
+        bench_report((double)(s.batch * s.iterations * wf_comm_size(comm)), seconds,
+                     s.memory ? wf_comm_ctx(comm) : NULL);
     trainee_free(&t);
     wf_tape_free(tape);
     WF_MUST(wf_comm_close(comm));

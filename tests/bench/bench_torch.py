@@ -2,10 +2,12 @@
 
     bench_torch.py --batch 64 --channels 128 --threads 2                   the DCGAN step of bench_dcgan.c, one process
     bench_torch.py --batch 32 --channels 128 --threads 1 --processes 2     DistributedDataParallel over gloo
-    bench_torch.py --model vgg|resnet18|resnet50|convnext_t|unet2|unet3|mlp|cnn ...    the models of bench_step.c
+    bench_torch.py --model vgg|resnet18|resnet50|convnext_t|unet2|unet3|mlp|cnn|gpt|lstm ...    the models of bench_step.c
+    bench_torch.py --model swin-t|swin-b|vit-s|convnext-t|convnext-l ...   those of torchvision, which has to be there
     bench_torch.py --device cuda --precision bf16 ...                      on a GPU, by autocast (f32: products in tf32)
     bench_torch.py ... --eval                                              outputs alone, in inference mode
-    bench_torch.py ... --memory                                            and the most memory in MiB, of one process
+    bench_torch.py ... --memory                                            and the most memory in MiB, of one process, and by
+                                                                           how many seconds its first step took longer
     bench_torch.py ... --pick                                              prints the fastest --variant instead
     bench_torch.py ... --best                                              prints its images per second and its name
     bench_torch.py ... --best --warm                                       the same with steps to compile, but not to time
@@ -262,8 +264,13 @@ class Trainer:
             torch.cuda.synchronize()
 
     def seconds_per_step(self, iterations, warmup):
-        for _ in range(warmup):
+        self.first = 0
+        for i in range(warmup):
+            start = time.perf_counter()
             self.step()
+            if i == 0:
+                self.wait()
+                self.first = time.perf_counter() - start
         self.wait()
         start = time.perf_counter()
         for _ in range(iterations):
@@ -350,6 +357,66 @@ class ConvNextT(Classifier):
         self.make_from(args, convnext_t(args.width, 1000), (3, args.size, args.size), adam=True)
 
 
+class Named(Classifier):
+    """torchvision's, by bench_step's name"""
+
+    def make(self, args):
+        from torchvision import models
+        vit_s = dict(image_size=args.size, patch_size=16, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536)
+        make = {"swin-t": models.swin_t, "swin-b": models.swin_b, "convnext-t": models.convnext_tiny,
+                "convnext-l": models.convnext_large, "vit-s": lambda: models.VisionTransformer(**vit_s)}
+        self.make_from(args, make[args.model](), (3, args.size, args.size), adam=True)
+
+
+class GptBlock(nn.Module):
+    def __init__(self, features, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(features), nn.LayerNorm(features)
+        self.inner, self.outer = nn.Linear(features, 3 * features), nn.Linear(features, features)
+        self.mlp = nn.Sequential(nn.Linear(features, 4 * features), nn.GELU(), nn.Linear(4 * features, features))
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.inner(self.norm1(x)).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.outer(y.transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm2(x))
+
+
+class GptNet(nn.Module):
+    """examples/models/gpt.c, of medium size"""
+
+    def __init__(self, symbols=256, tokens=1024, features=640, heads=10, blocks=6):
+        super().__init__()
+        self.table, self.places = nn.Embedding(symbols, features), nn.Parameter(torch.zeros(tokens, features))
+        self.blocks = nn.Sequential(*(GptBlock(features, heads) for _ in range(blocks)), nn.LayerNorm(features))
+
+    def forward(self, x):
+        return F.linear(self.blocks(self.table(x) + self.places), self.table.weight)
+
+
+class Gpt(Supervised):
+    def make(self, args):
+        model = GptNet().to(self.device)
+        for p in model.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, 0.0, 0.02)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=True)
+        self.model = self.share(model)
+        self.loss = lambda y, target: F.cross_entropy(y.flatten(0, 1), target.flatten())
+        self.x = (torch.arange(args.batch * 1024, device=self.device) * 7919 % 256).view(args.batch, 1024)
+        self.target = self.x
+
+
+class Lstm(Supervised):
+    def make(self, args):
+        model = nn.LSTM(512, 512, 2, batch_first=True).to(self.device)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, fused=True)
+        self.model = self.share(model)
+        self.loss = lambda y, target: F.mse_loss(y[0], target)
+        self.x, self.target = (torch.rand(args.batch, 64, 512, device=self.device) for _ in range(2))
+
+
 class Mlp(Classifier):
     def make(self, args):
         self.make_from(args, mnist_mlp(), (1, 28, 28), adam=True)
@@ -378,17 +445,20 @@ class Unets3(Unets):
 
 
 MODELS = {"dcgan": Dcgan, "vgg": Vgg, "resnet18": Resnet18, "resnet50": Resnet50, "convnext_t": ConvNextT,
-          "unet2": Unets, "unet3": Unets3, "mlp": Mlp, "cnn": Cnn}
+          "unet2": Unets, "unet3": Unets3, "mlp": Mlp, "cnn": Cnn, "gpt": Gpt, "lstm": Lstm,
+          **dict.fromkeys(("swin-t", "swin-b", "vit-s", "convnext-t", "convnext-l"), Named)}
 
 
 def measure(args, variant, processes):
     iterations = 1 if args.warm else args.iterations
-    seconds = MODELS[args.model](args, variant, processes).seconds_per_step(iterations, args.warmup)
+    trainer = MODELS[args.model](args, variant, processes)
+    seconds = trainer.seconds_per_step(iterations, args.warmup)
+    extra = max(trainer.first - seconds, 0)
     if processes > 1:
         slowest = torch.tensor(seconds)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         seconds = slowest.item()
-    return args.batch * processes / seconds
+    return args.batch * processes / seconds, extra
 
 
 def one_process(rank, args, variant):
@@ -396,10 +466,10 @@ def one_process(rank, args, variant):
     if args.processes > 1:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port))
         dist.init_process_group("gloo", rank=rank, world_size=args.processes)
-    rate = measure(args, variant, args.processes)
+    rate, extra = measure(args, variant, args.processes)
     if rank == 0:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{rate:.1f} {most:.0f}" if args.memory else f"{rate:.1f}", flush=True)
+        print(f"{rate:.1f} {most:.0f} {extra:.2f}" if args.memory else f"{rate:.1f}", flush=True)
     if args.processes > 1:
         dist.destroy_process_group()
 
@@ -418,7 +488,7 @@ def fastest(args):
         if rates and time.perf_counter() - begin > args.seconds:
             break
         try:
-            rates[variant] = statistics.median(measure(args, variant, 1) for _ in range(1 if args.best else 2))
+            rates[variant] = statistics.median(measure(args, variant, 1)[0] for _ in range(1 if args.best else 2))
             print(f"{variant}: {rates[variant]:.1f} images/s", file=sys.stderr)
         except Exception as error:  # torch.compile needs a C++ compiler and Python's headers
             print(f"{variant}: {str(error).splitlines()[0] if str(error) else type(error)}", file=sys.stderr)

@@ -16,7 +16,7 @@ find_torch() {
         fi
     done
     echo "bench: installing PyTorch into $build/torch" >&2
-    python3 -m venv "$build/torch" >&2 && "$build/torch/bin/pip" --quiet install torch numpy >&2 || return 0
+    python3 -m venv "$build/torch" >&2 && "$build/torch/bin/pip" --quiet install torch torchvision numpy >&2 || return 0
     if has_torch "$build/torch/bin/python"; then
         echo "$build/torch/bin/python"
     fi
