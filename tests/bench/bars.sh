@@ -63,11 +63,15 @@ set rmargin 9
 set datafile missing '-'
 PLOT
     echo "ratios = '$work/ratios'"
-    cat <<'PLOT'
-plot ratios using 2:xtic(1) title 'f32' lc rgb '#2b6ca3', '' using 3 title 'bf16' lc rgb '#e0a030', \
-    '' using ($0 - 0.17):2:2 with labels font ',9' offset 0,0.5 notitle, \
-    '' using ($0 + 0.17):3:3 with labels font ',9' offset 0,0.5 notitle
-PLOT
+    plot='' labels=''
+    for column in 2 3; do # one without a number is left out: gnuplot complains of it
+        cut -d'"' -f3 "$work/ratios" | cut -d' ' -f$column | grep -q '[0-9]' || continue
+        [ $column = 2 ] && title=f32 colour=2b6ca3 away=-0.17 || { title=bf16 colour=e0a030 away=0.17; }
+        plot="$plot, ratios using $column:xtic(1) title '$title' lc rgb '#$colour'"
+        labels="$labels, ratios using (\$0 + $away):$column:$column with labels font ',9' offset 0,0.5 notitle"
+    done
+    [ "$plot" != "${plot%bf16*}" ] && [ "$plot" != "${plot%f32*}" ] || labels=$(echo "$labels" | sed 's/ + -*0.17//')
+    echo "plot ${plot#, }$labels"
 } >"$work/script"
 gnuplot "$work/script"
 mv "$work/picture.svg" "$2"
