@@ -144,6 +144,7 @@ WF_CPU_INLINE float hard_swish_slope(float x)
 WF_CPU_INLINE void power_backward(bool bf16, float slope, bool accumulate, int64_t n, const void *from, const void *dy,
                                   void *dx)
 {
+    /* Powers 0 and 1 have constant slopes; by the formula 0 to the power -1 would be infinite, and times 0 a NaN. */
     if (slope == 0.0F || slope == 1.0F)
         EACH_BACK(((void)v, slope));
     else
@@ -168,6 +169,8 @@ WF_CPU_INLINE void newer_backward(bool bf16, wf_act act, bool accumulate, int64_
     }
 }
 
+/* v is y for the activations whose slope follows from y (ReLU to tanh, exp, sqrt, SELU), so that x need not be kept,
+ * and x for the others: wf_act_by_x tells. ELU below 0, for example, has the slope exp(x) times its own, y + slope. */
 WF_CPU_INLINE void backward(bool bf16, wf_act act, float slope, bool accumulate, int64_t n, const void *from,
                             const void *dy, void *dx)
 {
@@ -226,6 +229,8 @@ wf_status wf_cpu_act_backward(wf_ctx *ctx, const wf_act_args *args)
     return WF_OK;
 }
 
+/* Only activations whose sign of y is that of their input may be in an epilogue, since backward has y only: ReLU and
+ * leaky ReLU. */
 static void act_chunk(const wf_epilogue *epilogue, int64_t n, const float *x, float *y)
 {
     const float slope = wf_epilogue_slope(epilogue);
@@ -284,6 +289,7 @@ wf_status wf_cpu_epilogue_backward(wf_ctx *ctx, const wf_epilogue *epilogue, con
 {
     if (!wf_cpu_is_float(y) || !wf_cpu_is_float(dy) || !wf_cpu_is_float(dv))
         return REF->epilogue_backward(ctx, epilogue, y, dy, dv);
+    /* Without y there was no activation, and dy passes unchanged. */
     const wf_act act = epilogue && wf_cpu_data(y) ? epilogue->act : WF_ACT_NONE;
     backward_all(ctx, act, wf_epilogue_slope(epilogue), false, act == WF_ACT_NONE ? NULL : y, dy, dv);
     return WF_OK;

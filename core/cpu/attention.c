@@ -1,10 +1,14 @@
-/* Forward of attention: each block of queries goes over the keys once, with a running maximum and sum. */
+/* Forward of attention: each block of queries goes over the keys once, with a running maximum and sum (Milakov and
+ * Gimelshein 2018; Dao et al. 2022). The kernel table calls it; f64 and wrong indices go to `ref`, which says what is
+ * wrong. The matrix of scores never exists: one block of LANES queries by KEYS keys does. */
 #include "core/cpu/attention_impl.h"
 #include "core/cpu/vmath_impl.h"
 
 #include <math.h>
 #include <string.h>
 
+/* A worker's memory for one block of queries. The result so far is sums / sum, both relative to exp(most), so that a
+ * larger score that comes later only rescales them. */
 typedef struct forward_room {
     float *queries, *scores, *kept, *sums, *rows;
     float most[LANES], sum[LANES], fade[LANES];
@@ -72,10 +76,12 @@ static void soften(forward_room *r, int64_t count)
 static void add_values(const attention_job *job, const attention_block *b, forward_room *r, int64_t first,
                        int64_t count)
 {
+    /* `sums` is relative to the maximum before this block of keys: it is rescaled even if no value is added to it. */
     for (int64_t c = 0; c < job->z.e; c++)
 #pragma omp simd
         for (int i = 0; i < LANES; i++)
             r->sums[c * LANES + i] *= r->fade[i];
+    /* Dropout comes after softmax, so `sum` already has the probabilities that are dropped here. */
     if (job->a->dropout > 0) {
         wf_attention_kept(job, b, first, count, r->kept);
         for (int64_t j = 0; j < count; j++)
@@ -95,12 +101,15 @@ static void add_values(const attention_job *job, const attention_block *b, forwa
                                                .ldc = LANES});
 }
 
+/* Divides by the sum, and keeps the logarithm of the sum, from which backward makes each probability again. A query
+ * that sees no key gets 0 and -infinity, never 0 / 0. */
 static void put_block(const attention_job *job, const attention_block *b, const forward_room *r)
 {
     const int64_t all = job->a->heads * job->z.e;
     float *const lse = (float *)job->a->lse->data + (b->n * job->a->heads + b->h) * job->z.t + b->i;
     for (int64_t i = 0; i < b->count; i++) {
         const int64_t at = (b->n * job->z.t + b->i + i) * all + b->h * job->z.e;
+        /* The block has read all its keys and values, so their room may hold a row of y. */
         float *const y = wf_cpu_place(job->a->y, at, job->z.e, false, r->rows);
         const float scale = r->sum[i] == 0 ? 0.0F : 1.0F / r->sum[i];
         for (int64_t c = 0; c < job->z.e; c++)
@@ -110,6 +119,7 @@ static void put_block(const attention_job *job, const attention_block *b, const 
     }
 }
 
+/* A unit is one block of queries of one head of one sample. It writes rows of y and lse that no other unit writes. */
 static void forward_block(const attention_job *job, int64_t unit, int64_t blocks, int64_t worker)
 {
     const int64_t row = unit / blocks;
@@ -118,6 +128,7 @@ static void forward_block(const attention_job *job, int64_t unit, int64_t blocks
     wf_attention_turn(job, job->a->q, &b, (float)job->a->scale, r.queries);
     if (job->a->joins)
         join_block(job, &b, &r);
+    /* No query of the block sees a key from `reach` on: with a causal mask half of the products are never made. */
     for (int64_t first = 0; first < b.reach; first += KEYS) {
         const int64_t count = wf_cpu_min(KEYS, b.reach - first);
         const attention_rows keys = wf_attention_rows(job, job->a->k, b.n, b.h, first, count, r.rows);
@@ -143,6 +154,7 @@ wf_status wf_attention_begin(wf_ctx *ctx, const wf_attention_args *args, size_t 
     if (!args->bias)
         return WF_OK;
     job->bias = bias;
+    /* From [row][head] to [head][row]: a block reads entries of one head only. */
     for (int64_t h = 0; h < args->heads; h++)
         for (int64_t row = 0; row < z.rows; row++)
             bias[h * z.rows + row] = ((const float *)args->bias->data)[row * args->heads + h];
@@ -152,6 +164,7 @@ wf_status wf_attention_begin(wf_ctx *ctx, const wf_attention_args *args, size_t 
 wf_status wf_cpu_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
 {
     const wf_attention_sizes z = wf_attention_sizes_of(args);
+    /* Without an index the rows of the table are computed; an index is data, and may point beyond the table. */
     if (args->q->dtype == WF_F64 ||
         (args->index && !wf_cpu_integers_fit(args->index, z.t * z.s, z.rows, WF_NONE_IGNORED)))
         return REF->attention_forward(ctx, args);

@@ -1,4 +1,5 @@
-/* Blocks of queries, their scores, and products, for forward (attention.c) and backward (attention_gradient.c). */
+/* Blocks of queries, their scores, and products, for forward (attention.c) and backward (attention_gradient.c). All are
+ * [rows][LANES] with one query in each lane; lanes without a query hold 0 and are never written to a result. */
 #include "core/cpu/attention_impl.h"
 
 #include "core/random_rows_author.h"
@@ -23,6 +24,8 @@ attention_block wf_attention_block(const attention_job *job, int64_t n, int64_t 
 attention_rows wf_attention_rows(const attention_job *job, const wf_array *of, int64_t n, int64_t h, int64_t first,
                                  int64_t count, float *room)
 {
+    /* Heads lie side by side in a token's row: the step to the next token is that of all heads, in memory, and of one
+     * head in the room. */
     const int64_t all = of->shape.dim[2], each = all / job->a->heads;
     const int64_t at = (n * of->shape.dim[1] + first) * all + h * each;
     if (of->dtype == WF_F32)
@@ -32,6 +35,8 @@ attention_rows wf_attention_rows(const attention_job *job, const wf_array *of, i
     return (attention_rows){room, each};
 }
 
+/* The source has a query's features together, the block has a feature's queries together: read once, turned once, then
+ * every key multiplies whole packs. */
 void wf_attention_turn(const attention_job *job, const wf_array *of, const attention_block *b, float scale, float *to)
 {
     const int64_t all = of->shape.dim[2], each = all / job->a->heads;
@@ -58,6 +63,8 @@ WF_CPU_INLINE void multiply_tile(const attention_product *p, int64_t m, int64_t 
     for (int r = 0; r < rows; r++)
         for (int x = 0; x < packs; x++)
             sum[r][x] = pack_load(p->c + (m + r) * p->ldc + n + x * PACK);
+    /* All sums of the tile stay in registers over k. The caller has put the start values into c, so the same loop
+     * serves a fresh product and one that adds. */
     const float *a = p->a + m * p->row, *b = p->b + n;
     for (int64_t k = 0; k < p->k; k++, a += p->column, b += p->ldb) {
         pack right[4];
@@ -98,6 +105,8 @@ void wf_attention_multiply(const attention_product *p)
 
 /* --- scores ------------------------------------------------------------------------------------------------------- */
 
+/* The last block of queries may be narrower than LANES: loops over `count` here, since the table has no rows for the
+ * lanes beyond. */
 static void add_table(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *scores)
 {
     const float *const table = job->bias + b->h * job->z.rows;
@@ -120,6 +129,8 @@ static void add_mask(const attention_job *job, const attention_block *b, int64_t
             scores[j * LANES + i] += from[i * m->stride[2] + j * m->stride[3]];
 }
 
+/* Tokens of different regions do not see each other (shifted windows of Swin, Liu et al. 2021). Regions repeat from
+ * group to group of samples. */
 static void hide_regions(const attention_job *job, const attention_block *b, int64_t first, int64_t count,
                          float *scores)
 {
@@ -132,6 +143,7 @@ static void hide_regions(const attention_job *job, const attention_block *b, int
                 scores[j * LANES + i] = -INFINITY;
 }
 
+/* The block was cut at the reach of its last query; earlier queries of a causal block end sooner. */
 static void hide_beyond(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *scores)
 {
     const int64_t length = job->a->lengths ? whole_numbers(job->a->lengths)[b->n] : INT64_MAX;
@@ -166,6 +178,8 @@ void wf_attention_scores(const attention_job *job, const attention_block *b, con
         hide_beyond(job, b, first, count, scores);
 }
 
+/* The random number of an element depends on its global sample, head, query and key, so a mask does not change with the
+ * blocks, the threads or the ranks. Philox makes four at a time: neighbouring keys share one. */
 void wf_attention_kept(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *kept)
 {
     const wf_random *const r = job->a->random;

@@ -1,6 +1,7 @@
-/* Backward of attention: probabilities are made again, block by block. A thread takes a head of a sample. Where there
- * are few heads, it takes a block of queries for dq and one of keys for dk and dv, which makes scores twice. Sums have
- * one order either way. */
+/* Backward of attention: probabilities are made again, block by block. A thread takes a head of a sample. If there are
+ * few heads, it takes a block of queries for dq and one of keys for dk and dv, which makes scores twice. Sums have one
+ * order either way. With P the probabilities and D = sum of dy y for each query, the scores' gradient is P (dy v - D),
+ * so rows of P are never needed whole (Dao et al. 2022). */
 #include "core/cpu/attention_impl.h"
 #include "core/cpu/vmath_impl.h"
 
@@ -92,6 +93,7 @@ static void differentiate(const attention_job *job, const attention_block *b, ba
     const bool drops = job->a->dropout > 0;
     if (drops)
         wf_attention_kept(job, b, first, count, r->kept);
+    /* exp(score - lse) is the probability itself: lse has the sum in it, so nothing is divided. */
     for (int64_t j = 0; j < count; j++) {
         float *const s = r->scores + j * LANES, *const g = r->grads + j * LANES, *const k = r->kept + j * LANES;
 #pragma omp simd
@@ -100,6 +102,7 @@ static void differentiate(const attention_job *job, const attention_block *b, ba
             const float p = hidden ? 0.0F : vm_exp(s[i] - r->lse[i]);
             s[i] = p;
         }
+        /* mean (D) was made of y, which dropout is part of already; only dy v gets the factor here. */
         if (drops)
             for (int64_t i = 0; i < b->count; i++) {
                 g[i] = s[i] * (g[i] * k[i] - r->mean[i]);
@@ -128,6 +131,8 @@ static void add_bias_gradient(const attention_job *job, const attention_block *b
 static void add_key_products(const attention_job *job, const attention_block *b, const backward_room *r, int64_t row,
                              int64_t count)
 {
+    /* q_rows have the scale in them, so dk is complete; dq is a product with plain keys and gets the scale in
+     * put_row. */
     attention_product p = {.m = count, .k = b->count, .row = LANES, .column = 1};
     if (job->a->dv) {
         p.n = job->ew, p.a = r->scores, p.b = r->dy_rows, p.ldb = job->ew, p.c = r->dv + row * job->ew, p.ldc = job->ew;
@@ -192,9 +197,11 @@ static void run_span(const attention_job *job, const backward_span *s, int64_t w
 {
     const wf_attention_args *const a = job->a;
     backward_room r = split_room(job, s, worker);
+    /* n and h are set before the loop, since a span without queries still writes dk and dv. */
     attention_block b = {.n = s->n, .h = s->h};
     for (int64_t i = s->query; i < s->queries_end; i += LANES) {
         b = wf_attention_block(job, s->n, s->h, i);
+        /* A span begins and ends at whole blocks of keys; the block's reach may end before both. */
         const int64_t end = wf_cpu_min(b.reach, s->keys_end);
         load_block(job, &b, &r);
         for (int64_t first = s->key; first < end; first += KEYS)
@@ -231,6 +238,7 @@ static backward_span span_of(const attention_job *job, const backward_pass *p, i
     s.queries_end = p->queries > 0 ? wf_cpu_min(s.query + p->queries, z->t) : z->t;
     s.key = key * p->keys;
     s.keys_end = p->keys > 0 ? wf_cpu_min(s.key + p->keys, z->s) : z->s;
+    /* A head of a sample adds to a row of its own, which fold_bias sums: threads share none. */
     s.dbias = job->a->dbias ? dbias + head * z->rows : NULL;
     return s;
 }
@@ -243,6 +251,7 @@ static wf_status run_pass(wf_ctx *ctx, const wf_attention_args *args, const back
     const int64_t workers = units > 0 ? wf_cpu_min(team, units) : 1, turn = wf_cpu_turn(ctx, units);
     attention_job job;
     size_t bytes = 0;
+    /* Rooms are sized for the largest span; the last one of a head may be shorter. */
     WF_TRY(wf_attention_begin(ctx, args, (size_t)room_floats(&z, p->kv ? p->keys > 0 ? p->keys : z.s : 0), workers,
                               &job, &bytes));
     for (int64_t first = 0; first < units; first += turn) {
@@ -281,6 +290,7 @@ static wf_status run_passes(wf_ctx *ctx, const wf_attention_args *args, double *
     const int64_t units = z.n * args->heads, team = wf_cpu_team(ctx, units * (z.t + 1) * (z.s + 1) * (z.d + z.e));
     const backward_pass queries = {.q = true, .queries = LANES}, keys = {.kv = true, .keys = KEYS};
     const backward_pass all = {.q = args->dq, .kv = args->dk || args->dv};
+    /* dbias sums over queries and keys of a head, so a head must be one span to have one order. */
     if (args->dbias || team < 2 * units)
         return run_pass(ctx, args, &all, team, dbias);
     if (all.q)

@@ -45,6 +45,7 @@ static wf_dnn_key conv_key(const wf_ctx *ctx, wf_dnn_kind kind, int flags, const
     /* Keys are compared and hashed as bytes, so the padding between fields must be equal too. */
     memset(&key, 0, sizeof key);
     key.kind = (int32_t)kind;
+    /* If the types differ, one is bf16 and the other f32 (takes); the flag WF_DNN_WIDE tells that. */
     key.dtype = (int32_t)(x->dtype == y->dtype ? x->dtype : WF_BF16);
     key.nd = geom->nd;
     key.flags = flags;
@@ -72,6 +73,7 @@ static wf_status minimal_filter(wf_ctx *ctx, const void *how, const wf_array *w,
 static wf_status minimal(wf_ctx *ctx, const wf_wino *plan, const wf_array *in, const wf_array *w, const wf_array *bias,
                          float slope, const wf_array *out)
 {
+    /* The form is kept beside the parameter and made again only if that changed: a step transforms each filter once. */
     wf_filter_form form;
     const size_t bytes = (size_t)wf_wino_filter_count(plan) * sizeof(float);
     WF_TRY(wf_filter_form_take(ctx, w, wf_wino_filter_key(plan), bytes, minimal_filter, plan, &form));
@@ -94,6 +96,7 @@ static bool crop_of(const wf_conv_geom *geom, const wf_array *x, cropped *crop)
     int64_t offset = 0;
     for (int d = 0; d < geom->nd; d++) {
         const int64_t lo = geom->pad_lo[d] < 0 ? -geom->pad_lo[d] : 0, hi = geom->pad_hi[d] < 0 ? -geom->pad_hi[d] : 0;
+        /* Nothing of x is left: all outputs are of padding, which the caller leaves to `ref`. */
         if (lo + hi >= x->shape.dim[2 + d])
             return false;
         offset += lo * crop->part.stride[2 + d];
@@ -109,6 +112,7 @@ static bool crop_of(const wf_conv_geom *geom, const wf_array *x, cropped *crop)
     return true;
 }
 
+/* oneDNN takes arrays without gaps only, so the part is copied; backward copies the gradient back. */
 static wf_status crop_in(wf_ctx *ctx, cropped *crop)
 {
     WF_TRY(wf_pool_take(ctx, crop->bytes, &crop->x.data));
@@ -119,6 +123,7 @@ static wf_status crop_in(wf_ctx *ctx, cropped *crop)
 static wf_status forward_cropped(wf_ctx *ctx, const wf_conv_args *args)
 {
     cropped crop;
+    /* The part has no negative pads, so the slot does not come here again. */
     if (!crop_of(args->geom, args->x, &crop))
         return wf_wide_conv_forward(ctx, args);
     wf_conv_args part = *args;
@@ -158,6 +163,7 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
         return wf_wide_conv_forward(ctx, args);
     if (crops(args->geom))
         return forward_cropped(ctx, args);
+    /* Each form answers only for shapes on which it was measured to be faster; the first that answers runs. */
     if (wf_cpu_columns_pay(args))
         return wf_cpu_columns_forward(ctx, args);
     wf_wino plan;
@@ -176,7 +182,8 @@ wf_status wf_cpu_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
     return noisy ? wf_cpu_epilogue_forward(ctx, args->epilogue, y, y) : WF_OK;
 }
 
-/* dx without bias and epilogue, all of it written. `done` is false where oneDNN does not take it. */
+/* dx without bias and epilogue, all of it written. `done` is false if oneDNN does not take it: no error, since the
+ * caller has f32 copies and `ref` left. */
 static wf_status backward_data(wf_ctx *ctx, const wf_conv_geom *geom, const wf_array *dy, const wf_array *w,
                                const wf_array *dx, bool *done)
 {
@@ -210,6 +217,7 @@ static wf_status backward_data_cropped(wf_ctx *ctx, const wf_conv_geom *geom, co
         return WF_OK;
     WF_TRY(wf_pool_take(ctx, crop.bytes, &crop.x.data));
     wf_status status = backward_data(ctx, &crop.geom, dy, w, &crop.x, done);
+    /* Zeros before the copy: the cropped border is not written by it. */
     if (status == WF_OK && *done)
         status = wf_cpu_fill(ctx, dx, 0);
     if (status == WF_OK && *done) {
@@ -243,6 +251,7 @@ wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
     const wf_array *const dy = args->y, *const w = args->w, *const bias = args->bias, *const dx = args->x;
     wf_wino plan;
     bool done = false;
+    /* A transposed convolution's forward is this slot, with its bias and epilogue; for a gradient there is neither. */
     const bool follows = wf_cpu_data(bias) || !wf_epilogue_is_plain(args->epilogue);
     if (!takes(dy, w, dx) || (follows && !wf_cpu_is(bias, dx->dtype)))
         return wf_wide_conv_backward_data(ctx, args);
@@ -250,6 +259,7 @@ wf_status wf_cpu_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
         return backward_data_rounded(ctx, args);
     if (wf_wino_plan(ctx, true, args->geom, dy, w, dx, &plan)) {
         const bool noisy = args->epilogue && args->epilogue->noise != 0;
+        /* Noise comes before the activation, which is a pass of its own then: no slope here. */
         WF_TRY(minimal(ctx, &plan, dy, w, bias, noisy ? 1.0F : wf_epilogue_slope(args->epilogue), dx));
         return noisy ? wf_cpu_epilogue_forward(ctx, args->epilogue, dx, dx) : WF_OK;
     }
@@ -281,6 +291,8 @@ static wf_status filter_run(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *x,
                             void *dbias)
 {
     void *form = NULL;
+    /* oneDNN's form is a copy, which the reorder adds to dw or writes there; without a reorder dw itself is the
+     * result. */
     if (op->reorder)
         WF_TRY(wf_pool_take(ctx, op->form_bytes, &form));
     void *const data[WF_DNN_ROLES] = {

@@ -58,7 +58,8 @@ TILE(tile_u8_f32, uint8_t, float, PLAIN)
 TILE(tile_f32_f64, float, double, PLAIN)
 TILE(tile_f64_f32, double, float, PLAIN)
 
-/* Short runs of a length that the compiler knows. */
+/* Short runs of a length that the compiler knows: packing a few channels copies runs of 8 to 256 bytes, and a loop or a
+ * memcpy of variable length takes longer than they do. */
 #define RUNS(name, bytes)                                                                                              \
     static void name(const tile *t)                                                                                    \
     {                                                                                                                  \
@@ -75,6 +76,7 @@ RUNS(runs_64, 64)
 RUNS(runs_128, 128)
 RUNS(runs_256, 256)
 
+/* Copies one tile. Tiles of a call write disjoint parts of dst, so threads need no order. */
 typedef void (*tile_copy)(const tile *t);
 
 /* NULL: no such length. */
@@ -115,13 +117,14 @@ static tile_copy copy_of(wf_dtype from, wf_dtype to, bool accumulate)
         [WF_BF16] = {[WF_F32] = tile_add_bf16_f32, [WF_BF16] = tile_add_bf16},
         [WF_F16] = {[WF_F32] = tile_add_f16_f32, [WF_F16] = tile_add_f16},
     };
+    /* Absent entries are NULL: such a sum of types goes to `ref`. */
     if (accumulate)
         return added[from][to];
     /* Equal types are moved as words of their size: there is no float in a plain copy, and NaN keeps its bits. */
     return from == to ? by_size[wf_dtype_size(to)] : converted[from][to];
 }
 
-/* Dimensions from the innermost of dst outwards. */
+/* Dimensions from the innermost of dst outwards: writes are in order, and reads jump if one side must. */
 typedef struct walk {
     int rank; /* at least 2 */
     int64_t dim[WF_MAX_RANK + 2], src[WF_MAX_RANK + 2], dst[WF_MAX_RANK + 2];
@@ -143,6 +146,7 @@ static int64_t magnitude(int64_t v)
     return v < 0 ? -v : v;
 }
 
+/* By the size of the step, since a flip has negative ones. */
 static void walk_sort(walk *w)
 {
     for (int i = 1; i < w->rank; i++)
@@ -165,6 +169,7 @@ static void walk_merge(walk *w)
         w->src[rank] = w->src[d];
         w->dst[rank++] = w->dst[d];
     }
+    /* At least two dimensions, so that a tile has no cases. */
     for (; rank < 2; rank++) {
         w->dim[rank] = 1;
         w->src[rank] = w->dst[rank] = 1;
@@ -192,6 +197,7 @@ static int64_t walk_make(const wf_strided *src, const wf_strided *dst, walk *w)
     w->rank = 0;
     for (int d = 0; d < dst->rank; d++) {
         count *= dst->dim[d];
+        /* A dimension of one element has no step that matters. */
         if (dst->dim[d] == 1)
             continue;
         w->dim[w->rank] = dst->dim[d];
@@ -236,6 +242,7 @@ static tile tile_at(const walk *w, const tiling *tiles, int64_t at, const wf_str
         to += at % w->dim[d] * w->dst[d];
         at /= w->dim[d];
     }
+    /* Offsets are in elements, and each side has its own size of element. */
     return (tile){.src = (const char *)src->data + from * (int64_t)wf_dtype_size(src->dtype),
                   .dst = (char *)dst->data + to * (int64_t)wf_dtype_size(dst->dtype),
                   .n0 = wf_cpu_min(tiles->size0, w->dim[0] - first0),
@@ -253,6 +260,7 @@ static void copy_long(wf_ctx *ctx, const void *src, void *dst, int64_t bytes)
     const int team = wf_cpu_team(ctx, bytes / 8);
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int part = 0; part < team; part++) {
+        /* Cut at 64 bytes: two threads do not write the same cache line, if dst begins with one. */
         const int64_t from = bytes / 64 * part / team * 64,
                       to = part + 1 < team ? bytes / 64 * (part + 1) / team * 64 : bytes;
         memcpy((char *)dst + from, (const char *)src + from, (size_t)(to - from));
@@ -269,12 +277,14 @@ wf_status wf_cpu_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst,
     if (count == 0)
         return WF_OK;
     const int64_t bytes = count * (int64_t)wf_dtype_size(dst->dtype);
+    /* One run in both arrays. */
     if (src->dtype == dst->dtype && !accumulate && w.src[0] == 1 && w.dst[0] == 1 && w.dim[0] == count &&
         bytes >= LONG_COPY) {
         copy_long(ctx, src->data, dst->data, bytes);
         return WF_OK;
     }
     if (src->dtype == dst->dtype && !accumulate && w.src[0] == 1 && w.dst[0] == 1) {
+        /* The length of the inner dimension is known here, not in the tile's loop. */
         const tile_copy runs = runs_of(w.dim[0] * (int64_t)wf_dtype_size(dst->dtype));
         copy = runs ? runs : copy;
     }

@@ -15,6 +15,7 @@ static dnnl_data_type_t type_in(const wf_dnn_key *key, bool gives)
     return gives && (key->flags & WF_DNN_WIDE) ? dnnl_f32 : type_of(key->dtype);
 }
 
+/* Channels last, at every rank: the one order in which activations are stored. */
 static bool activation_desc(const wf_dnn_key *key, dnnl_data_type_t type, int64_t channels, const int64_t *spatial,
                             wf_dnn_desc *desc)
 {
@@ -33,6 +34,7 @@ static bool filter_desc(const wf_dnn_key *key, dnnl_data_type_t type, bool any, 
     int64_t stride = c;
     for (int d = nd - 1; d >= 0; d--) {
         dims[g + 2 + d] = key->kernel[d];
+        /* Dimension 2 + d is spatial; the innermost spatial dimension steps over the channels of one pixel. */
         strides[g + 2 + d] = stride;
         stride *= key->kernel[d];
     }
@@ -58,10 +60,13 @@ static bool conv_describe(const wf_dnn_key *key, int32_t kind, wf_dnn_conv_descs
     descs->bias = key->flags & WF_DNN_BIAS;
     for (int d = 0; d < key->nd; d++) {
         descs->stride[d] = key->stride[d];
+        /* oneDNN counts dilation from 0. */
         descs->dilates[d] = key->dilation[d] - 1;
         descs->lo[d] = key->lo[d];
         descs->hi[d] = key->hi[d];
     }
+    /* Backward primitives are described in the forward one's names, which is why x and y keep theirs in all
+     * directions. */
     const dnnl_dims_t channels = {key->f};
     return activation_desc(key, kind == WF_DNN_BACKWARD_DATA ? made : type, key->c, key->in, &descs->x) &&
            activation_desc(key, kind == WF_DNN_FORWARD ? made : type, key->f, key->out, &descs->y) &&
@@ -95,8 +100,8 @@ static bool attributes(const wf_dnn_key *key, dnnl_primitive_attr_t *attr)
     return good;
 }
 
-/* oneDNN's first choice forwards, brgconv, falls behind its second, jit, where channels do not fill a vector and where
- * the filter is too large for the cache. */
+/* oneDNN's first choice forwards, brgconv, is slower than its second, jit, if channels do not fill a vector or the
+ * filter is too large for the cache (4 MiB). */
 static bool slower_than_jit(const wf_dnn_key *key, const char *implementation)
 {
     int64_t bytes = key->f * (key->c / key->groups) * 4;
@@ -170,7 +175,8 @@ static dnnl_primitive_desc_t conv_primitive_desc(dnnl_engine_t engine, const wf_
     return made;
 }
 
-/* The second operand [c,f] of a product; as stored, or in whatever form oneDNN likes. */
+/* The second operand [c,f] of a product; as stored, or in whatever form oneDNN likes. Forms pay for matrices that are
+ * used again, such as weights. */
 static bool operand_desc(const wf_dnn_key *key, bool any, wf_dnn_desc *desc)
 {
     const dnnl_dims_t dims = {key->c, key->f};
@@ -201,6 +207,8 @@ static dnnl_primitive_desc_t matmul_primitive_desc(dnnl_engine_t engine, const w
     wf_dnn_matmul_descs d;
     dnnl_primitive_desc_t made = NULL;
     const bool good = matmul_describe(key, &d);
+    /* Ends at the latest when oneDNN has no further implementation, and returns none then: the caller multiplies by
+     * sgemm. */
     for (int choice = 0; good; choice++) {
         made = wf_dnn_matmul_pd(engine, &d, attr, choice);
         const char *name = made ? implementation_of(made) : NULL;
@@ -222,6 +230,7 @@ typedef struct role_query {
 
 static const role_query *roles_of(int32_t kind)
 {
+    /* Roles as the three directions call them: the same array is a source in one and a result in another. */
     static const role_query forward[WF_DNN_ROLES] = {
         [WF_DNN_X] = {dnnl_query_src_md, 0, DNNL_ARG_SRC},
         [WF_DNN_W] = {dnnl_query_weights_md, 0, DNNL_ARG_WEIGHTS},
@@ -250,6 +259,7 @@ static const role_query *roles_of(int32_t kind)
 static bool make_memory(dnnl_engine_t engine, dnnl_primitive_desc_t pd, const role_query *role, dnnl_memory_t *memory,
                         size_t *bytes)
 {
+    /* An argument that the primitive does not have has a descriptor of no bytes. */
     wf_dnn_desc desc = {0};
     *bytes = wf_dnn_desc_query(&desc, pd, role->query, role->index) ? wf_dnn_desc_bytes(&desc) : 0;
     const bool good = *bytes == 0 || wf_dnn_memory_new(engine, &desc, memory);
@@ -262,6 +272,7 @@ static bool make_memories(dnnl_engine_t engine, dnnl_primitive_desc_t pd, wf_dnn
     const role_query *role = roles_of(op->key.kind);
     for (int r = 0; r < WF_DNN_ROLES; r++) {
         size_t bytes;
+        /* A bias is in the table of roles, but only in some primitives. */
         if (!role[r].argument || (r == WF_DNN_B && !(op->key.flags & WF_DNN_BIAS)))
             continue;
         if (!make_memory(engine, pd, &role[r], &op->memory[r], &bytes))
@@ -338,6 +349,7 @@ bool wf_dnn_build(dnnl_engine_t engine, wf_dnn_op *op)
     if (attributes(&op->key, &attr))
         pd = product ? matmul_primitive_desc(engine, &op->key, attr) : conv_primitive_desc(engine, &op->key, attr);
     bool good = pd && make_memories(engine, pd, op);
+    /* A product whose second operand is used as stored has no form. */
     if (good && (!product || (op->key.flags & WF_DNN_PACKED)))
         good = make_filter(engine, pd, op);
     good = good && dnnl_primitive_create(&op->primitive, pd) == dnnl_success;
@@ -345,9 +357,11 @@ bool wf_dnn_build(dnnl_engine_t engine, wf_dnn_op *op)
         dnnl_primitive_desc_destroy(pd);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
+    /* What was made before a failure is freed by the caller, through wf_dnn_unbuild. */
     return good;
 }
 
+/* Also takes an operation that was built in part. */
 void wf_dnn_unbuild(wf_dnn_op *op)
 {
     for (int r = 0; r < WF_DNN_ROLES; r++)

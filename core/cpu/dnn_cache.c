@@ -10,6 +10,8 @@
 
 #define BUCKETS 256
 
+/* What a context of the CPU owns, in ctx->device_own. One thread at a time works with a context, so there is no
+ * lock. */
 typedef struct dnn_own {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -32,6 +34,8 @@ static wf_status own_open(wf_ctx *ctx, dnn_own **own)
     return WF_OK;
 }
 
+/* Multiplies by the golden ratio's 64-bit fraction and folds the high bits down. A key is compared by bytes, so the
+ * hash may read it as words. */
 static uint64_t key_hash(const wf_dnn_key *key)
 {
     uint64_t word[sizeof *key / sizeof(uint64_t)], hash = 1;
@@ -80,17 +84,20 @@ wf_status wf_dnn_find(wf_ctx *ctx, const wf_dnn_key *key, const wf_dnn_op **op)
         const int before = omp_get_max_threads(); /* the program's own, which stays */
         const int64_t start = wf_profile_clock();
         omp_set_num_threads(key->threads);
+        /* A key that oneDNN does not take is kept too, without a primitive, so that the next call learns it from the
+         * cache. */
         if (!wf_dnn_build(own->engine, found))
             wf_dnn_unbuild(found);
         ctx->planning_ns += wf_profile_clock() - start;
         omp_set_num_threads(before);
-        /* A loop of fixed shape stays far below the limit. */
+        /* A loop of fixed shape stays far below the limit; a loop of ever new shapes must not grow without end. */
         if (ctx->plans >= WF_PLANS_MOST)
             drop_oldest_primitive(ctx, own);
         ctx->plans++;
         found->next = *head;
         *head = found;
     }
+    /* Order of use, not time: an eviction then does not depend on the clock. */
     found->used = ++own->uses;
     *op = found->primitive ? found : NULL;
     return WF_OK;
@@ -133,6 +140,7 @@ wf_status wf_dnn_run(wf_ctx *ctx, const wf_dnn_op *op, void *const data[WF_DNN_R
 wf_status wf_dnn_reorder(wf_ctx *ctx, const wf_dnn_op *op, void *stored, void *form)
 {
     const bool gradient = op->key.kind == WF_DNN_BACKWARD_FILTER;
+    /* The filter's memory in oneDNN's form is that of the primitive's role W. */
     dnnl_memory_t packed = op->memory[WF_DNN_W];
     void *scratch = NULL;
     /* Memory objects are made once and pointed at the arrays of each call: creating them would allocate. */
@@ -157,6 +165,7 @@ static wf_status reorder_filter(wf_ctx *ctx, const void *how, const wf_array *w,
 wf_status wf_dnn_form_take(wf_ctx *ctx, const wf_dnn_op *op, const wf_array *w, wf_filter_form *form)
 {
     *form = (wf_filter_form){.data = w->data};
+    /* Without a reorder the primitive reads the filter as it is stored, and nothing is kept. */
     return op->reorder ? wf_filter_form_take(ctx, w, op->form_key, op->form_bytes, reorder_filter, op, form) : WF_OK;
 }
 

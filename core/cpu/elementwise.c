@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* From one element, which stands for all. */
+/* From one element, which stands for all: rounding is then the oracle's. */
 static wf_status fill_narrow(wf_ctx *ctx, const wf_array *y, double value)
 {
     const int64_t n = wf_array_count(y);
@@ -90,6 +90,7 @@ wf_status wf_cpu_binary(wf_ctx *ctx, const wf_binary_args *args)
  * not show in the result. */
 enum { PARTS = 64, STRIDE = 64 };
 
+/* Returns the sum of n elements, or of their squares, in double: f32 would lose the small ones of a long array. */
 static double part_sum(const float *x, int64_t n, bool squares)
 {
     /* 64 sums side by side keep vectors of double busy, and their number is fixed: the order of additions is the same

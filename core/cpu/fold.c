@@ -27,6 +27,8 @@ typedef struct walk {
 /* --- the walk ------------------------------------------------------------------------------------------------------
  */
 
+/* The step that decides the order of the dimensions: the largest of all arrays. Broadcast dimensions have step 0 in
+ * some. */
 static int64_t largest_step(const walk *w, int d)
 {
     int64_t most = 0;
@@ -58,10 +60,12 @@ static bool continues(const walk *w, int e, int d)
 
 static void merge_dims(walk *w)
 {
+    /* Insertion sort, largest steps first. It is stable, so equal shapes are walked in one order on all machines. */
     int last = 0;
     for (int d = 1; d < w->rank; d++)
         for (int e = d; e > 0 && largest_step(w, e - 1) < largest_step(w, e); e--)
             swap_dims(w, e - 1, e);
+    /* Merged dimensions keep the steps of the inner one. */
     for (int d = 1; d < w->rank; d++) {
         const int64_t dim = w->dim[d];
         if (continues(w, last, d))
@@ -74,6 +78,7 @@ static void merge_dims(walk *w)
     w->rank = last + 1;
 }
 
+/* A dimension that y lacks has step 0 there, and is summed over. */
 static bool is_folded(const walk *w, int d)
 {
     return w->step[Y][d] == 0 && w->dim[d] > 1;
@@ -99,7 +104,8 @@ static void count_work(walk *w)
     if (w->inner_folded)
         w->lines *= w->pieces;
     const int64_t tasks = w->inner_folded ? w->kept : w->kept * w->pieces;
-    /* A part is worth its own sums if there are several lines to a part and too few tasks without. */
+    /* A part is worth its own sums if there are several lines to a part and too few tasks without: threads would idle.
+     * The choice depends on shapes only. */
     w->parts = tasks < PARTS && total >= 16384 ? wf_cpu_min(PARTS, w->lines) : 1;
 }
 
@@ -122,6 +128,7 @@ static bool plan_walk(walk *w, const wf_fold_args *args)
             w->step[o][w->rank] = w->of[o] ? w->of[o]->stride[d] : 0;
         w->rank++;
     }
+    /* A scalar is a walk of one element. */
     if (w->rank == 0)
         w->dim[w->rank++] = 1;
     merge_dims(w);
@@ -168,6 +175,7 @@ static const float *read_run(const walk *w, int o, int64_t at, int64_t n, float 
         return NULL;
     if (step == 1 && a->dtype == WF_F32)
         return (const float *)a->data + at;
+    /* Broadcast along the inner dimension: one number, read once. */
     if (step == 0) {
         const float v = one_float(a, at);
         for (int64_t i = 0; i < n; i++)
@@ -209,6 +217,7 @@ static void compute_run(const walk *w, int64_t n, const float *a, const float *b
     case WF_FOLD_MULDIV:
         EACH(alpha * a[i] * b[i] / c[i]);
         break;
+    /* An absent operand is 0, and its selection needs no array of zeros. */
     case WF_FOLD_WHERE:
         if (a && b)
             EACH(c[i] != 0.0F ? a[i] : b[i]);
@@ -247,6 +256,7 @@ static void fold_chunk(const walk *w, const int64_t at[OPERANDS], int64_t lo, in
     compute_run(w, n, in[A], in[B], in[C], out);
 }
 
+/* 32 sums side by side, added in a fixed order: vectors of any width give the same bits. */
 static double sum_run(int64_t n, const float *v)
 {
     enum { LANES = 32 };
@@ -269,6 +279,7 @@ static void put_run(const walk *w, int64_t at, int64_t n, const float *v)
     const int64_t step = w->step[Y][w->rank - 1];
     float old[WF_CPU_CHUNK];
     if (w->accumulate) {
+        /* The sum with the old y is made in f32 and rounded once. */
         for (int64_t i = 0; i < n; i++)
             old[i] = v[i] + one_float(y, at + i * step);
         v = old;
@@ -292,6 +303,7 @@ static void put_run(const walk *w, int64_t at, int64_t n, const float *v)
 static void fold_nothing(const wf_ctx *ctx, const walk *w)
 {
     const int inner = w->rank - 1;
+    /* Results in f32 that overwrite need no second buffer. */
     const bool direct = w->of[Y]->dtype == WF_F32 && w->step[Y][inner] == 1 && !w->accumulate;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w->count)) schedule(static)
     for (int64_t task = 0; task < w->kept * w->pieces; task++) {
@@ -355,6 +367,7 @@ static void fold_task(const walk *w, int64_t part, int64_t task)
 {
     const int64_t length = w->inner_folded ? 1 : w->dim[w->rank - 1], pieces = w->inner_folded ? 1 : w->pieces;
     const int64_t row = task / pieces, lo = task % pieces * WF_CPU_CHUNK, n = wf_cpu_min(WF_CPU_CHUNK, length - lo);
+    /* The sum of this part, or, without parts, of all lines. */
     double sum[WF_CPU_CHUNK], *const to = w->part ? w->part + part * w->count + row * length + lo : sum;
     int64_t from, end;
     wf_block(w->lines, w->parts, part, &from, &end);
@@ -404,10 +417,12 @@ static bool is_fast(const wf_strided *a)
 wf_status wf_cpu_fold(wf_ctx *ctx, const wf_fold_args *args)
 {
     walk w;
+    /* A mask of WF_FOLD_WHERE may be of bytes; no other operand may. */
     const bool mask = args->c && args->c->dtype == WF_U8;
     if (!is_fast(args->a) || !is_fast(args->b) || !is_fast(args->y) || !(mask || is_fast(args->c)) ||
         !plan_walk(&w, args))
         return REF->fold(ctx, args);
+    /* No element of y has more than one line, so there is nothing to sum. */
     if (w.lines == 1 && !w.inner_folded) {
         fold_nothing(ctx, &w);
         return WF_OK;

@@ -1,8 +1,10 @@
 /* Steps of recurrent cells: all that follows the products, in one pass. Rows are cut into chunks that stay in the
- * first-level cache; 16-bit arrays are widened there. */
+ * first-level cache; 16-bit arrays are widened there. The products and the loop over steps are the layer's
+ * (layers/serial/recurrent_pass.c). Gates are those of PyTorch and cuDNN: i, f, g, o of an LSTM, r, z, n of a GRU. */
 #include "core/cpu/narrow_impl.h"
 #include "core/cpu/vmath_impl.h"
 
+/* A step of a backward pass opens 13 arrays, each with a room, needed or not. Rooms of a thread take 14 KiB. */
 enum { CHUNK = 256, MOST_GATES = 4, ROOMS = 14 };
 
 /* The arrays of `columns` features of one sample, as floats, and the rooms of those that are not. */
@@ -44,6 +46,7 @@ static void add_block_sums(const step_chunk *c, int64_t blocks, int64_t k, float
 {
     float room[2][CHUNK];
     const wf_gates_args *const a = c->a;
+    /* Products arrive in f32 whatever the type of the states is, so they need no room. */
     const int64_t at = place_in(c, blocks, k), column = k * c->size + c->lo;
     const float *const x = (const float *)a->input->data + at, *const h = (const float *)a->recurrent->data + at;
     const float *const b = wf_cpu_read(a->bias, column, c->columns, room[0]);
@@ -69,6 +72,7 @@ static void close_states(const step_chunk *c, const float *h)
     copy_row(c->a->h, c->a->y, place_in(c, 1, 0), c->columns);
 }
 
+/* c = f c + i g and h = o tanh(c). `kept` is the new cell state, which backward and the next step read. */
 static void forward_lstm(step_chunk *c)
 {
     const wf_gates_args *const a = c->a;
@@ -94,6 +98,8 @@ static void forward_lstm(step_chunk *c)
     close_states(c, h);
 }
 
+/* h = (1 - z) n + z h, written with one product. The recurrent part of n is kept without r, since its gradient goes to
+ * r. */
 static void forward_gru(step_chunk *c)
 {
     const wf_gates_args *const a = c->a;
@@ -123,7 +129,8 @@ static void fill_zeros(const wf_array *of, int64_t at, int64_t n)
     memset((char *)of->data + (size_t)at * each, 0, (size_t)n * each);
 }
 
-/* The sample has ended, or has not begun. */
+/* The sample has ended, or has not begun: the state passes unchanged, and y is 0 as in a padded batch. Gates are 0 so
+ * that sums over all steps may read them. */
 static void pass_forward(step_chunk *c)
 {
     const wf_gates_args *const a = c->a;
@@ -138,6 +145,8 @@ static void pass_forward(step_chunk *c)
     fill_zeros(a->y, at, c->columns);
 }
 
+/* dcell comes as the gradient of the new cell state and leaves as that of the old one. Input and recurrent product are
+ * added, so one gradient serves both. */
 static void back_lstm(step_chunk *c)
 {
     const wf_gates_args *const a = c->a;
@@ -160,12 +169,14 @@ static void back_lstm(step_chunk *c)
         dg[j] = dc * i[j] * (1.0F - g[j] * g[j]);
         dout[j] = d * t * o[j] * (1.0F - o[j]);
         dcell[j] = dc * f[j];
+        /* All of h's gradient went into the gates: the products of the caller write what goes to the step before. */
         dh[j] = 0;
     }
     for (int k = 0; k < 4; k++)
         close_block(c, a->dinput, 4, k, to[k]);
 }
 
+/* n adds the recurrent part times r, so its two gradients differ and both are written; those of r and z are equal. */
 static void back_gru(step_chunk *c)
 {
     const wf_gates_args *const a = c->a;
@@ -195,6 +206,8 @@ static void back_gru(step_chunk *c)
     }
 }
 
+/* The state was passed on, so dh and dcell are already the gradients of the step before; only the gates' are
+ * cleared. */
 static void pass_back(step_chunk *c)
 {
     const wf_gates_args *const a = c->a;
@@ -216,6 +229,7 @@ static void each_chunk(wf_ctx *ctx, const wf_gates_args *a, const wf_array *like
         float room[ROOMS][CHUNK];
         const int64_t n = i / chunks, lo = i % chunks * CHUNK;
         step_chunk c = {.a = a, .size = size, .n = n, .lo = lo, .columns = wf_cpu_min(CHUNK, size - lo), .room = room};
+        /* `step` is a place in time, also for a layer that runs backward: padding is last in time, not in the pass. */
         const bool takes_part = !a->lengths || a->step < ((const int32_t *)a->lengths->data)[n];
         (takes_part ? run : pass)(&c);
     }

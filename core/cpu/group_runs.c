@@ -4,6 +4,8 @@
 #include "core/cpu/group_impl.h"
 #include "core/cpu/simd_impl.h"
 
+/* A block of 4096 floats is summed in f32 before it goes into double. Segments are bounded in number, since each has
+ * sums of parameters of its own, and 64 rows are summed in f32 before those go into double. */
 enum { BLOCK = 4096, ROW_SEGMENTS = 32, ROW_FLUSH = 64 };
 
 typedef float four __attribute__((vector_size(16)));
@@ -32,6 +34,7 @@ WF_CPU_INLINE pack load(const void *a, bool bf16, int64_t e)
 WF_CPU_INLINE pack first_of(int64_t n)
 {
     static const float mask[32] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    /* The load begins n places before the first zero. */
     return pack_load(mask + 16 - n);
 }
 
@@ -48,6 +51,7 @@ WF_CPU_INLINE pack load_last(const void *a, bool bf16, int64_t e, int64_t n)
     return pack_load(last);
 }
 
+/* Only the first pass needs it: the mean need not be exact, as the second pass measures what is missing. */
 WF_CPU_INLINE double sum_of(const void *x, bool bf16, int64_t n)
 {
     pack s[4] = {{0}};
@@ -74,12 +78,14 @@ WF_CPU_INLINE void deviations_of(const void *x, bool bf16, int64_t n, float abou
             s[i] += d;
             q[i] = pack_fma(d, d, q[i]);
         }
+    /* Not added to the four: with less than four packs left there is nothing to overlap. */
     for (; e + PACK <= n; e += PACK) {
         const pack d = load(x, bf16, e) - m;
         s[0] += d;
         q[0] = pack_fma(d, d, q[0]);
     }
     if (e < n) {
+        /* Absent elements are 0, whose deviation would be -mean: they must count nothing. */
         const pack d = (load_last(x, bf16, e, n) - m) * first_of(n - e);
         s[1] += d;
         q[1] = pack_fma(d, d, q[1]);
@@ -93,6 +99,8 @@ WF_CPU_INLINE const void *after(const void *a, bool bf16, int64_t e)
     return (const char *)a + e * (int64_t)(bf16 ? sizeof(uint16_t) : sizeof(float));
 }
 
+/* Two passes with a correction (Chan, Golub and LeVeque 1983): one pass over squares would cancel where the mean is
+ * large. */
 WF_CPU_INLINE void moments_of(bool bf16, bool about_zero, const void *x, int64_t n, double *mean, double *squares)
 {
     const double share = 1 / (double)n;
@@ -126,6 +134,7 @@ typedef struct runs_job {
     bool factors; /* dgamma or dbeta is wanted, and made here */
 } runs_job;
 
+/* Two rows of doubles for each segment, then gamma and beta as floats, then 5 rows of floats for each segment. */
 static wf_status take_run(wf_ctx *ctx, const wf_group_norm_args *a, bool bf16, bool factors, runs_job *j)
 {
     const int64_t c = a->channels, segments = wf_cpu_min(a->rows / ROW_FLUSH + 1, ROW_SEGMENTS);
@@ -137,6 +146,7 @@ static wf_status take_run(wf_ctx *ctx, const wf_group_norm_args *a, bool bf16, b
     j->beta = j->gamma + c;
     j->room = j->beta + c;
     const float *const gamma = wf_cpu_read(a->gamma, 0, c, j->gamma), *const beta = wf_cpu_read(a->beta, 0, c, j->beta);
+    /* Absent gamma is 1 and absent beta 0, so loops have no cases. */
     for (int64_t e = 0; e < c; e++) {
         j->gamma[e] = gamma ? gamma[e] : 1.0F;
         j->beta[e] = beta ? beta[e] : 0.0F;
@@ -195,6 +205,7 @@ static void stats_row(const runs_job *j, int64_t row, float *room)
         const int64_t at = row * a->groups + g;
         double mean = 0, squares = 0;
         wf_group_channels(a, g, &lo, &hi);
+        /* A rank that has no channel of a group writes zeros, which change nothing when ranks are summed. */
         if (lo < hi)
             run_moments(j, x, lo, hi, &mean, &squares);
         sums[at] = lo < hi ? (double)(hi - lo) : 0;
@@ -213,6 +224,7 @@ static void apply_run(const runs_job *j, int64_t row, float *room)
     float *const stats = a->stats->data;
     for (int64_t g = 0; g < a->groups; g++) {
         int64_t lo, hi;
+        /* Given sums are those of all ranks, joined by the layer; without them the row here is the whole group. */
         const int64_t at = row * a->groups + g;
         double mean = given ? given[at] : 0, squares = given ? given[k + at] : 0;
         wf_group_channels(a, g, &lo, &hi);
@@ -235,6 +247,7 @@ static void each_row(wf_ctx *ctx, const runs_job *j, void (*work)(const runs_job
     const wf_group_norm_args *const a = j->a;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, a->rows * a->channels)) schedule(static)
     for (int64_t s = 0; s < j->segments; s++) {
+        /* A segment is a unit of work: its room is no other's, so threads need not be counted. */
         int64_t lo, hi;
         wf_block(a->rows, j->segments, s, &lo, &hi);
         for (int64_t row = lo; row < hi; row++)
@@ -322,6 +335,8 @@ WF_CPU_INLINE void backward_group(bool bf16, const runs_job *j, int64_t at, cons
     const float *const stats = a->stats->data, mean = stats[at], inverse = stats[k + at];
     double *const sums = a->sums ? a->sums->data : NULL;
     double sum = 0, sum_x = 0;
+    /* With dx and sums, the sums are those of all ranks and only dx is made; with sums and no dx, this rank's are
+     * stored for the layer to add; with dx only, both happen here. */
     if (sums && dx) {
         sum = sums[at];
         sum_x = sums[k + at];
@@ -331,6 +346,7 @@ WF_CPU_INLINE void backward_group(bool bf16, const runs_job *j, int64_t at, cons
     }
     if (j->factors)
         add_factors(bf16, x, dy, lo, hi, mean, inverse, factors, factors + a->channels);
+    /* dx = inverse (gamma dy - mean of gamma dy - xhat times mean of gamma dy xhat), means over the whole group. */
     if (dx) {
         const double share = -(double)inverse / a->count;
         give_dx(bf16, x, dy, dx, lo, hi, mean, inverse, (float)(share * inverse * sum_x),
@@ -372,6 +388,7 @@ static void backward_segment(const runs_job *j, int64_t s)
         memset(factors, 0, (size_t)(2 * c) * sizeof *factors);
         for (int64_t row = from; row < wf_cpu_min(from + ROW_FLUSH, hi); row++)
             gradient_run(j, row, room);
+        /* Flushed after ROW_FLUSH rows, so that rounding does not grow with the batch. */
         for (int64_t e = 0; e < 2 * c && j->factors; e++)
             total[e] += factors[e];
     }
@@ -394,6 +411,7 @@ wf_status wf_cpu_group_runs_backward(wf_ctx *ctx, const wf_group_norm_args *args
 {
     runs_job j;
     const bool bf16 = wf_cpu_is(args->x, WF_BF16) && wf_cpu_is(args->dy, WF_BF16) && wf_cpu_is(args->dx, WF_BF16);
+    /* With given sums, dgamma and dbeta were made with them by the call that found them. */
     const bool given = args->dx && args->sums;
     WF_TRY(take_run(ctx, args, bf16, (args->dgamma || args->dbeta) && !given, &j));
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, args->rows * args->channels)) schedule(static)

@@ -111,6 +111,8 @@ typedef struct entropy_terms {
     float keep, rest, total;
 } entropy_terms;
 
+/* Label smoothing as in PyTorch: (1 - smoothing) on the label, and smoothing / classes on every class, each times its
+ * weight. `whole` counts the classes of all ranks. */
 static entropy_terms terms_of(const wf_entropy_args *args, int64_t c)
 {
     const int64_t whole = wf_entropy_classes(args, c);
@@ -129,7 +131,8 @@ static float hit_of(const entropy_terms *t, int64_t label)
     return t->weight ? t->keep * t->weight[label] : t->keep;
 }
 
-/* low[r] = sum_c w_c (x_c - most) of each row. */
+/* low[r] = sum_c w_c (x_c - most) of each row: with the logarithm of the sum this is all that smoothing needs, so no
+ * probability is stored. */
 static void weigh_rows(const entropy_terms *t, int64_t c, const side_rows *s, float *low)
 {
     for (int64_t r = 0; r < SIDE; r++)
@@ -172,6 +175,7 @@ static double entropy_short(const wf_entropy_args *args, int64_t c, int64_t firs
         for (int64_t r = 0; r < s.n; r++) {
             const int64_t label = wf_cpu_integer(args->labels, s.first + r);
             double loss = 0;
+            /* An ignored label may be any number, so it is compared before it is used as an index. */
             if (label != args->ignored)
                 loss = -(double)(hit_of(&t, label) * (s.x[label * SIDE + r] - s.most[r] - s.log_sum[r]));
             if (label != args->ignored && t.rest > 0)
@@ -184,6 +188,7 @@ static double entropy_short(const wf_entropy_args *args, int64_t c, int64_t firs
 
 WF_CPU_INLINE float most_of(const void *x, bool bf16, int64_t at, int64_t c)
 {
+    /* A NaN is left out of the maximum and shows in the sum. */
     float most = -INFINITY;
 #pragma omp simd reduction(max : most)
     for (int64_t j = 0; j < c; j++) {
@@ -240,6 +245,9 @@ static float *most_in(const wf_entropy_args *args)
     return args->most->data;
 }
 
+/* Each rank has some classes of every row. A first call, without a loss, finds the largest score and the logarithm of
+ * the sum of these; layers/functions/entropy_merge.c joins the ranks' numbers, and a second call makes losses from the
+ * joined ones. */
 WF_CPU_INLINE void part_sums(const wf_entropy_args *args, bool bf16, int64_t c, int64_t row)
 {
     const void *const x = args->x->data;
@@ -279,6 +287,8 @@ WF_CPU_INLINE double part_losses(const wf_entropy_args *args, bool bf16, int64_t
         const int64_t label = wf_cpu_integer(args->labels, r), own = label - args->first;
         const float most = most_in(args)[r], sum = ((const float *)args->log_sum->data)[r];
         double loss = 0;
+        /* The label's own term is added by the rank that has its class; every rank adds the smoothing of its
+         * classes. */
         if (label != args->ignored && own >= 0 && own < c)
             loss = -(double)(hit_of(&t, label) * (wf_cpu_at(args->x->data, bf16, r * c + own) - most - sum));
         if (label != args->ignored && t.rest > 0)
@@ -325,6 +335,7 @@ wf_status wf_cpu_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
     const int64_t rows = wf_cpu_rows(args->x, &c);
     if (!entropy_takes(args, args->loss ? args->loss : args->log_sum, rows, c))
         return wf_wide_entropy_forward(ctx, args);
+    /* Long rows make smaller parts, so that a part has about as many elements for any number of classes. */
     const int64_t part_rows = c <= SHORT_ROW ? ROWS_PART : SHORT_ROW * ROWS_PART / c + 1;
     const int64_t parts = (rows + part_rows - 1) / part_rows;
     void *work = NULL;
@@ -345,6 +356,7 @@ wf_status wf_cpu_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
 /* What a row's gradient is multiplied by; 0 where it does not count. */
 static float up_of(const wf_entropy_args *args, int64_t row)
 {
+    /* A loss without reduction has a gradient for each row, a reduced one has a single one. */
     const float *const dloss = args->dloss->data;
     const bool counts = wf_cpu_integer(args->labels, row) != args->ignored;
     return counts ? (float)(dloss[args->dloss->shape.rank > 0 ? row : 0] * args->scale) : 0;

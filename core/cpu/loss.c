@@ -18,12 +18,14 @@ static loss_shape shape_of(const wf_loss_args *args)
     return (loss_shape){(float)args->delta, (float)args->gamma, (float)args->alpha};
 }
 
+/* d^2 / 2 near 0 and a line beyond delta, which meet with the same slope. */
 WF_CPU_INLINE float huber(float x, float t, float delta)
 {
     const float d = vm_abs(x - t), near = d * d * 0.5F, far = delta * (d - delta * 0.5F);
     return d <= delta ? near : far;
 }
 
+/* Terms of t = 0 are 0 in the limit; computed, they would be 0 times -infinity. */
 WF_CPU_INLINE float divergence(float x, float t)
 {
     return t == 0.0F ? 0.0F : t * (vm_log(t) - x);
@@ -34,6 +36,8 @@ WF_CPU_INLINE float focal_weight(float t, float alpha)
     return alpha < 0.0F ? 1.0F : alpha * t + (1.0F - alpha) * (1.0F - t);
 }
 
+/* The probability of the wrong class, 1 - p_t of Lin et al. 2017, from sigmoids of both signs: 1 - sigmoid(x) would
+ * lose all digits for large x. */
 WF_CPU_INLINE float focal_miss(float x, float t)
 {
     return (1.0F - t) * vm_sigmoid(x) + t * vm_sigmoid(-x);
@@ -51,6 +55,8 @@ WF_CPU_INLINE float focal(float x, float t, const loss_shape *s)
     return focal_weight(t, s->alpha) * focal_power(focal_miss(x, t), s->gamma) * bce(x, t);
 }
 
+/* d/dx of weight m^gamma bce: the product rule, with m' = (1 - 2 t) p q for targets 0 and 1 and in between. m = 0 has
+ * no rise: gamma m^(gamma - 1) would be infinite for gamma below 1. */
 WF_CPU_INLINE float focal_slope(float x, float t, const loss_shape *s)
 {
     const float p = vm_sigmoid(x), q = vm_sigmoid(-x), m = focal_miss(x, t), power = focal_power(m, s->gamma);
@@ -189,6 +195,7 @@ wf_status wf_cpu_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
             slopes(args->kind, &shape, true, size, up, in + at, t + at, out + at);
         else
             slopes(args->kind, &shape, false, size, up, in + at, &constant, out + at);
+/* The gradient of each element's loss is multiplied in afterwards: `up` holds the scale only. */
 #pragma omp simd
         for (int64_t i = at; i < at + (unreduced ? size : 0); i++)
             out[i] *= given[i];

@@ -97,7 +97,8 @@ static void chunk(const long_rows *r, const pass *p, int64_t at, int64_t within,
     wf_cpu_put(p->out, at, n, out);
 }
 
-/* Elements of several long rows, or of one that is long enough. */
+/* Elements of several long rows, or of one that is long enough. Threads get whole runs, so a run begins with the
+ * constants of channel 0. */
 static int64_t run_length(const long_rows *r)
 {
     return r->w >= 1024 ? r->w : 1024 / r->w * r->w;
@@ -120,7 +121,8 @@ static void run_all(const wf_ctx *ctx, const long_rows *r, pass *p, const piece 
         run_rows(r, p, lo, wf_cpu_min(lo + size, total), work);
 }
 
-/* Runs all rows by the thread that calls. k: five rows of constants, one after the other. */
+/* Runs all rows by the thread that calls, for normalisation of groups, whose samples the caller shares among threads.
+ * k: five rows of constants, one after the other. */
 static void run_here(const long_rows *r, pass *p, float *k, const piece kind[2])
 {
     constants rows;
@@ -133,6 +135,7 @@ static void run_here(const long_rows *r, pass *p, float *k, const piece kind[2])
         run_rows(r, p, lo, wf_cpu_min(lo + size, total), kind[p->bf16]);
 }
 
+/* Not `leaked` with a slope of 0, which would make -0 of negative numbers, and NaN of -infinity. */
 static inline float clipped(float v)
 {
     return v < 0.0F ? 0.0F : v;
@@ -211,6 +214,7 @@ wf_status wf_cpu_norm_forward(wf_ctx *ctx, const wf_norm_args *args)
     long_fill(&r, args->invstd, 1, k.row[1]);
     long_fill(&r, args->beta, 0, k.row[2]);
     long_fill(&r, args->gamma, 1, k.row[3]);
+    /* One product for each channel and not one for each element. */
     for (int64_t e = 0; e < r.w; e++)
         k.row[1][e] *= k.row[3][e];
     pass p = {.x = x,
@@ -249,6 +253,7 @@ WF_CPU_INLINE void backward(bool bf16, const run *p, int64_t n)
             const float g = wf_cpu_at(dy, bf16, e), d = wf_cpu_at(x, bf16, e) - mean[e];
             wf_cpu_set(out, bf16, e, wf_fma(of_g[e], g, wf_fma(of_x[e], d, rest[e])));
         }
+    /* y is not there: its sign is found from x by forward's own operations, with the same roundings. */
     else if (!y)
 #pragma omp simd
         for (int64_t e = 0; e < n; e++) {
@@ -267,6 +272,7 @@ WF_CPU_INLINE void backward(bool bf16, const run *p, int64_t n)
 }
 FORMS(backward)
 
+/* Statistics were constants (evaluation): nothing flows back through mean and variance. */
 WF_CPU_INLINE void backward_fixed(bool bf16, const run *p, int64_t n)
 {
     const void *const dy = p->dy, *const y = p->y;
@@ -284,6 +290,7 @@ FORMS(backward_fixed)
  * which forward multiplies. */
 static void backward_constants(const long_rows *r, const wf_norm_args *args, double count, const constants *k)
 {
+    /* A count of 0 says that the statistics were fixed. */
     const bool batch = count > 0;
     float *const of_g = k->row[1], *const of_x = k->row[2], *const rest = k->row[3];
     long_fill(r, args->gamma, 1, of_g);
@@ -311,9 +318,11 @@ wf_status wf_cpu_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     WF_TRY(constants_take(ctx, &r, &k));
     backward_constants(&r, args, count, &k);
     const bool through = wf_cpu_data(args->y) && args->epilogue;
+    /* backward_fixed reads no x, so the sign must come from y there. */
     const bool of_x = through && count > 0 && wf_cpu_sign_of_x(args);
     if (of_x)
         long_fill(&r, args->beta, 0, k.row[4]);
+    /* With no activation to go through any readable array stands for y, since its slope is 1. */
     pass p = {.x = args->x,
               .y = of_x      ? NULL
                    : through ? args->y

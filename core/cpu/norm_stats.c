@@ -2,6 +2,8 @@
  * deviations); blocks are merged by counts in double. */
 #include "core/cpu/rows_impl.h"
 
+/* Four rows at a time, so that the sums in memory are touched a quarter as often. The order of additions is part of the
+ * result, and the same at every width of vectors. */
 WF_CPU_INLINE void add_rows(bool bf16, int64_t n, int64_t w, const void *restrict x, float *restrict sum)
 {
     memset(sum, 0, (size_t)w * sizeof *sum);
@@ -54,7 +56,8 @@ WF_CPU_INLINE void block_stats(bool bf16, int64_t n, int64_t w, const void *x, f
     add_deviations(bf16, n, w, x, mean, sum, squares);
 }
 
-/* Mean and squares of `more` numbers joined to those of `count`; both counts are the same for all of w. */
+/* Mean and squares of `more` numbers joined to those of `count` (Chan, Golub and LeVeque 1983); both counts are the
+ * same for all of w. */
 static void merge(double count, double more, int64_t w, const double *restrict mean, const double *restrict m2,
                   double *restrict total_mean, double *restrict total_m2)
 {
@@ -78,6 +81,7 @@ static void segment_stats(const long_rows *r, const wf_array *x, int64_t lo, int
     memset(m2, 0, (size_t)w * sizeof *m2);
     for (int64_t at = lo; at < hi; at += step) {
         const int64_t n = wf_cpu_min(step, hi - at);
+        /* Merged with the blocks before it: count is theirs. For the first block it is 0, and the terms of d vanish. */
         const double count = (double)(at - lo), inverse = 1 / (double)n, share = (double)n / (count + (double)n);
         const void *const block = long_read(x, at * w, n * w, bf16, squares + w);
         if (bf16)
@@ -113,6 +117,7 @@ static void stats_fold(const long_rows *r, const wf_array *x, float *room, int64
             count += (double)(hi - lo);
         }
     }
+    /* Fewer rows than make a long one: each joins as a group of one. */
     for (int64_t row = 0; row < r->tail; row++) {
         const float *const from = wf_cpu_read(x, (r->full * r->m + row) * r->c, r->c, room);
         const double share = 1 / (count + 1), weight = count * share;
@@ -168,10 +173,12 @@ wf_status wf_cpu_norm_stats(wf_ctx *ctx, const wf_norm_args *args)
     float *const rest = (float *)(fold + 2 * r.c);
     stats_segments(ctx, &r, x, segments, part, rest, each);
     stats_fold(&r, x, rest, segments, part, fold, fold + r.c);
+    /* Means are merged in double and rounded here, once. */
     for (int64_t c = 0; c < r.c; c++) {
         ((float *)mean->data)[c] = (float)fold[c];
         ((float *)args->m2->data)[c] = (float)fold[r.c + c];
     }
     wf_pool_give(ctx, work, bytes);
+    /* Without distributed ranks nothing remains to be joined, and the inverse is made at once. */
     return args->invstd ? REF->norm_finish(ctx, args) : WF_OK;
 }

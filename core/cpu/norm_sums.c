@@ -82,6 +82,7 @@ WF_CPU_INLINE void one(bool bf16, const row_block *rows, float *restrict g)
     const int64_t n = rows->n, w = rows->w;
     const void *const dy = rows->dy;
     int64_t r = 0;
+    /* Four rows for each access to the sums, which are in memory. */
     for (; r + 4 <= n; r += 4) {
         const int64_t a = r * w, b = a + w, c = b + w, d = c + w;
 #pragma omp simd
@@ -145,11 +146,13 @@ static void sums_fold(const sums_job *job, const long_rows *r, int64_t segments,
                       double *fold)
 {
     memset(fold, 0, (size_t)(2 * r->c) * sizeof *fold);
+    /* Rows of `part` alternate: sums of dy, then of dy (x - mean); m pieces of a long row are the same channels. */
     for (int64_t row = 0; row < 2 * segments; row++)
         for (int64_t j = 0; j < r->m; j++)
             for (int64_t c = 0; c < r->c; c++)
                 fold[row % 2 * r->c + c] += part[row * r->w + j * r->c + c];
     memset(work, 0, (size_t)(2 * r->c) * sizeof *work);
+    /* The tail is shorter than a long row, so its width is c; constants of the first c entries serve it. */
     sum_block(job, r->full * r->w, r->tail, r->c, work, work + r->c, work + 2 * r->c);
     for (int64_t c = 0; c < 2 * r->c; c++)
         fold[c] += work[c];
@@ -228,6 +231,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
     job.slope = through_act ? wf_epilogue_slope(args->epilogue) : 1.0F;
     job.bf16 = wf_cpu_is(x, WF_BF16) && wf_cpu_is(dy, WF_BF16) && wf_cpu_is(args->y, WF_BF16);
     WF_TRY(sums_take(ctx, &r, &job, &s));
+    /* Long rows repeat the constants, so vectors go across the borders of channels. */
     job.mean = s.mean;
     long_fill(&r, args->mean, 0, s.mean);
     if (wf_cpu_sign_of_x(args) && through_act && !args->g) {
@@ -243,6 +247,7 @@ wf_status wf_cpu_norm_backward_stats(wf_ctx *ctx, const wf_norm_args *args)
     const float *const scale = args->invstd->data;
     for (int64_t c = 0; c < r.c; c++) {
         ((float *)sum_g->data)[c] = (float)s.fold[c];
+        /* sum_gx is of the normalised x: multiplied once here, not for each element. */
         ((float *)args->sum_gx->data)[c] = (float)(s.fold[r.c + c] * scale[c]);
     }
     wf_pool_give(ctx, s.data, s.bytes);

@@ -15,6 +15,7 @@ static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind, const wf_op
     /* A direction is what a learning rate of 1 would subtract. */
     const double lr = segment->direction ? 1 : h->lr * (segment->grouped ? segment->lr_scale : 1);
     const double own = segment->grouped ? segment->decay : h->decay, decay = segment->no_decay ? 0 : own;
+    /* Everything that is equal for all elements is computed here in double, once for each run, and rounded once. */
     hyper32 r = {.lr = (float)lr,
                  .momentum = (float)h->momentum,
                  .beta1 = (float)h->beta1,
@@ -45,16 +46,21 @@ static hyper32 hyper_of(const wf_optim_hyper *h, wf_optim_kind kind, const wf_op
     if (kind == WF_OPTIM_ADAGRAD)
         r.alpha = r.rest = 1.0F; /* the form of RMSprop with squares that are summed, not averaged */
     if (kind == WF_OPTIM_ADAMW) {
+        /* The decay of AdamW does not go through the moments (Loshchilov and Hutter 2019), so it is a term of its
+         * own. */
         r.shrink = (float)(lr * decay);
         r.decay = 0;
     }
     if (kind == WF_OPTIM_TRUST) {
+        /* The ratio of norms is 1 for a parameter or direction that is 0 (You et al. 2017): such a layer moves like the
+         * others. */
         const double *squares = segment->squares;
         r.step = (float)(lr * (squares[0] > 0 && squares[1] > 0 ? sqrt(squares[0] / squares[1]) : 1));
     }
     return r;
 }
 
+/* Scales (which undoes loss scaling and averages), then clips each value. NaN passes, so that a fault stays visible. */
 static inline float prepared(const hyper32 *h, float g)
 {
     g *= h->scale;
@@ -68,6 +74,7 @@ static inline float sgd_move(const hyper32 *h, float g, float p)
     return h->lr * (prepared(h, g) + h->decay * p);
 }
 
+/* of_m and of_g select Nesterov's look ahead: with it the step is g + momentum m, else m. */
 static inline float momentum_move(const hyper32 *h, float of_m, float of_g, float g, float p, float *m)
 {
     const float step = prepared(h, g) + h->decay * p;
@@ -98,6 +105,8 @@ static inline float rmsprop_sgd_move(const hyper32 *h, float gradient, float p, 
     return h->lr * *m;
 }
 
+/* Directions are wanted by optimizers that scale a whole layer's step (LARS, LAMB): a first pass writes them, TRUST
+ * applies them. */
 static void sgd(const hyper32 h, int64_t n, const float *restrict g, float *restrict p, float *restrict direction)
 {
     if (!direction)
@@ -213,7 +222,8 @@ static void update_range(wf_optim_kind kind, const wf_optim_hyper *hyper, const 
 static void update_part(wf_optim_kind kind, const wf_optim_hyper *h, int64_t segments, const wf_optim_segment *segment,
                         int64_t total, int64_t parts, int64_t part)
 {
-    /* Cut by elements, not by segments: one large parameter must not be one thread's work. */
+    /* Cut by elements, not by segments: one large parameter must not be one thread's work. Each element is computed
+     * alone, so the bounds do not show in the result. */
     int64_t lo, hi, start = 0;
     wf_block(total, parts, part, &lo, &hi);
     for (int64_t s = 0; s < segments && start < hi; s++) {
@@ -229,6 +239,7 @@ wf_status wf_cpu_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hy
 {
     if (dtype != WF_F32)
         return REF->optim_update(ctx, kind, hyper, dtype, segments, segment);
+    /* The step's gradients were not finite on some rank. All ranks have the same verdict, so all skip. */
     if (hyper->skip != 0)
         return WF_OK;
     int64_t total = 0;

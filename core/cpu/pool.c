@@ -51,17 +51,21 @@ typedef struct span {
 static span span_of(const windows *w, int d, int64_t o)
 {
     const int spatial = d - (3 - w->geom->nd);
+    /* Windows of adaptive pooling begin and end where the formula says, have no pads and differ in length. */
     if (w->geom->adaptive && spatial >= 0) {
         const wf_range r = wf_pool_adaptive(w->geom, spatial, o);
         return (span){.count = r.hi - r.lo, .padded = r.hi - r.lo, .at = r.lo};
     }
     const int64_t start = o * w->stride[d] - w->lo[d], step = w->dilation[d];
     const int64_t end = w->in[d] + w->hi[d], real_end = wf_cpu_min(end, w->in[d]);
+    /* Most windows lie inside the input, and all their taps count. */
     if (start >= 0 && start + (w->kernel[d] - 1) * step < real_end)
         return (span){.count = w->kernel[d], .padded = w->kernel[d], .at = start};
     span s = {0};
     while (s.first < w->kernel[d] && start + s.first * step < 0)
         s.first++;
+    /* A tap may be beyond the real input and inside the padded one; the last window of ceil mode may reach beyond
+     * both. */
     for (int64_t k = 0; k < w->kernel[d]; k++) {
         const int64_t i = start + k * step;
         s.padded += i < end;
@@ -91,6 +95,8 @@ static void window_move(const windows *w, window *v, int64_t o)
     v->count = v->divisor = 1;
     for (int d = 0; d < 3; d++) {
         v->count *= v->s[d].count;
+        /* An average with padding divides by the taps in the padded input (count_include_pad of PyTorch), without by
+         * the real ones. */
         v->divisor *= w->kind == WF_POOL_AVG_PADDED ? v->s[d].padded : v->s[d].count;
     }
 }
@@ -106,6 +112,7 @@ static tap tap_first(const windows *w, const window *v)
     return (tap){.pixel = (v->s[0].at * w->in[1] + v->s[1].at) * w->in[2] + v->s[2].at};
 }
 
+/* Taps in row-major order, so sums have one order and ties of max pooling go to the first. */
 static void tap_next(const windows *w, const window *v, tap *t)
 {
     t->pixel += w->jump[2];
@@ -167,6 +174,7 @@ static void max_window(const windows *w, const window *v, const wf_array *x, int
         else
             max_tap(c, wf_cpu_read(x, at, c, room), false, i == 0, (int32_t)t.pixel, y, index);
     }
+    /* A window of pads only has no largest element: backward finds index -1 and gives nothing. */
     for (int64_t i = 0; v->count == 0 && i < c; i++) {
         y[i] = -INFINITY;
         if (index)
@@ -215,6 +223,7 @@ wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
         return REF->pool_forward(ctx, args);
     const windows w = windows_of(args->geom, x, y);
     const int64_t rows = w.out[0] * w.out[1];
+/* A row of outputs belongs to one thread: it writes no other's, and shares the spans of its row. */
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.out_pixels *w.c *w.taps)) schedule(static)
     for (int64_t row = 0; row < w.n * rows; row++) {
         window v;
@@ -291,6 +300,7 @@ wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
     WF_TRY(wf_pool_take(ctx, bytes, &room));
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t n = 0; n < w.n; n++) {
+        /* For narrow gradients the room holds the f32 sums of the sample that this thread is at. */
         float *const own = room ? (float *)room + omp_get_thread_num() * image : NULL;
         float *const out = wf_cpu_place(dx, n * image, image, args->accumulate, own);
         if (!args->accumulate)

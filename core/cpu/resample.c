@@ -4,7 +4,8 @@
 
 #include <omp.h>
 
-/* The one or two inputs that an output reads along one dimension. */
+/* The one or two inputs that an output reads along one dimension. The weight of the second may be 0: then it is not
+ * read, as it may lie outside. */
 typedef struct side_taps {
     int count;
     float weight[2];
@@ -22,6 +23,7 @@ typedef struct grid {
 static side_taps side_of(const wf_resample_geom *geom, int d, int64_t p)
 {
     const wf_resample_tap tap = wf_resample_taps(geom, d, p + geom->out_lo[d]);
+    /* Places are in the whole; x and y are this rank's boxes of it, which begin at in_lo and out_lo. */
     return (side_taps){.count = tap.weight > 0 ? 2 : 1,
                        .weight = {(float)(1 - tap.weight), (float)tap.weight},
                        .at = {tap.at[0] - geom->in_lo[d], tap.at[1] - geom->in_lo[d]}};
@@ -57,6 +59,7 @@ typedef struct row {
 static row make_row(const wf_resample_geom *geom, const grid *g, int64_t r)
 {
     const int64_t o[2] = {r / g->out[1], r % g->out[1]};
+    /* Dimensions before the last give up to four rows of inputs: two for each of two dimensions. */
     row v = {.count = 1, .weight = {1}};
     for (int d = 0; d < geom->nd - 1; d++) {
         const int at = 3 - geom->nd + d;
@@ -203,6 +206,7 @@ wf_status wf_cpu_resample_backward(wf_ctx *ctx, const wf_resample_args *args)
     const wf_array *const dy = args->y, *const dx = args->x;
     if (!wf_cpu_is_float(dx) || !wf_cpu_is_float(dy))
         return REF->resample_backward(ctx, args);
+    /* The rows below add, whether the caller wants a sum or not. */
     if (!args->accumulate)
         WF_TRY(wf_cpu_fill(ctx, dx, 0));
     if (wf_array_count(dx) == 0 || wf_array_count(dy) == 0)

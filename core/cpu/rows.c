@@ -9,6 +9,8 @@ typedef struct best_element {
     int64_t place; /* -1: none so far */
 } best_element;
 
+/* NaN counts as the largest, and the first of equal elements wins, as in PyTorch. Chunks come in order, so a later one
+ * wins only if it is larger. */
 static void look_at_chunk(const float *x, int64_t at, int64_t n, best_element *best)
 {
     float most = -INFINITY;
@@ -20,6 +22,7 @@ static void look_at_chunk(const float *x, int64_t at, int64_t n, best_element *b
     }
     if (best->place >= 0 && (isnan(best->value) || (!nans && !(most > best->value))))
         return;
+    /* The second look is rare: a chunk is searched only if it has the best element so far. */
     for (int64_t i = 0; i < n; i++)
         if (nans ? isnan(x[i]) : x[i] == most) {
             *best = (best_element){x[i], at + i};

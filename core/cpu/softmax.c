@@ -26,6 +26,7 @@ WF_CPU_INLINE void forward_row(bool logarithm, int64_t c, const float *x, float 
         y[j] = logarithm ? y[j] - log_sum : y[j] * scale;
 }
 
+/* dx = y (dy - sum dy y) for softmax, dy - exp(y) sum dy for its logarithm. Both need y only, so x is not kept. */
 static void backward_row(bool logarithm, int64_t c, const float *y, const float *dy, float *dx)
 {
     float sum = 0;

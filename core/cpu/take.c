@@ -18,6 +18,7 @@ wf_status wf_cpu_take_forward(wf_ctx *ctx, const wf_take_args *a)
         return REF->take_forward(ctx, a);
     const char *const table = a->table->data;
     char *const y = a->y->data;
+    /* A table may have rows of no elements; memcpy must not see its null pointer. */
     if (bytes == 0)
         return WF_OK;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, n *width)) schedule(static)
@@ -54,9 +55,11 @@ static void add_places(const wf_take_args *a, const place_lists *lists, int64_t 
 {
     const int64_t width = a->table->shape.dim[1];
     float room[WF_CPU_CHUNK], from[WF_CPU_CHUNK];
+    /* Nothing is added to this row, and it stays as it is. */
     if (a->accumulate && lists->first[row] < 0)
         return;
     for (int64_t at = 0; at < width; at += WF_CPU_CHUNK) {
+        /* The width is cut, not the list, so that a sum stays in the cache while its list is walked. */
         const int64_t few = wf_cpu_min(WF_CPU_CHUNK, width - at);
         float *const sum = wf_cpu_place(a->table, row * width + at, few, a->accumulate, room);
         if (!a->accumulate)
@@ -76,6 +79,7 @@ wf_status wf_cpu_take_backward(wf_ctx *ctx, const wf_take_args *a)
     const int64_t n = wf_array_count(a->index), rows = a->table->shape.dim[0], width = a->table->shape.dim[1];
     if (!wf_cpu_is_float(a->table) || !wf_cpu_is_float(a->y) || !wf_cpu_integers_fit(a->index, n, a->whole, a->ignored))
         return REF->take_backward(ctx, a);
+    /* `next` is as long as the places, `first` as long as the table. */
     const size_t bytes = (size_t)(rows + n) * sizeof(int64_t);
     void *work = NULL;
     if (rows == 0 || width == 0)

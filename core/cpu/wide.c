@@ -4,11 +4,14 @@
 
 #define MOST 8 /* arrays of a slot */
 
+/* The widened arrays of one call. Each slot below fills one, runs, and gives all memory back in end_wide, on failure
+ * too. */
 typedef struct wide {
     wf_ctx *ctx;
     wf_status status;
     bool any;
     int n;
+    /* One array in both forms. */
     struct copy {
         wf_array array;         /* in f32 */
         const wf_array *narrow; /* that it is a copy of */
@@ -17,6 +20,7 @@ typedef struct wide {
     } copy[MOST];
 } wide;
 
+/* The first failure is kept in `status`, and later arrays are not widened: callers check once, in RUN. */
 static wide begin_wide(wf_ctx *ctx)
 {
     return (wide){.ctx = ctx, .status = WF_OK};
@@ -34,6 +38,7 @@ static wf_status convert_array(wf_ctx *ctx, const wf_array *from, const wf_array
     return wf_cpu_copy(ctx, &src, &dst, false);
 }
 
+/* `filled` copies the elements in, for inputs and for results that are added to; `out` copies them back at the end. */
 static const wf_array *widened(wide *w, const wf_array *a, bool filled, bool out)
 {
     if (!a || (a->dtype != WF_BF16 && a->dtype != WF_F16))
@@ -44,6 +49,7 @@ static const wf_array *widened(wide *w, const wf_array *a, bool filled, bool out
     struct copy *copy = &w->copy[w->n++];
     *copy = (struct copy){.array = *a, .narrow = a, .out = out};
     copy->array.dtype = WF_F32;
+    /* Packed forms of a filter belong to the narrow array. */
     copy->array.forms = NULL;
     /* Absent arrays stay absent: NULL is part of what a slot is told. */
     copy->array.data = NULL;
@@ -59,6 +65,7 @@ static const wf_array *input(wide *w, const wf_array *a)
     return widened(w, a, true, false);
 }
 
+/* Filled if the slot adds to what is there. */
 static const wf_array *result(wide *w, const wf_array *a, bool filled)
 {
     return widened(w, a, filled, true);
@@ -67,6 +74,7 @@ static const wf_array *result(wide *w, const wf_array *a, bool filled)
 /* `status` is the slot's. */
 static wf_status end_wide(wide *w, wf_status status)
 {
+    /* Memory goes back whether the slot failed or not; results are rounded only if all of them are good. */
     for (int i = 0; i < w->n; i++) {
         const struct copy *copy = &w->copy[i];
         if (status == WF_OK && copy->out && copy->bytes > 0)
@@ -76,7 +84,8 @@ static wf_status end_wide(wide *w, wf_status status)
     return status;
 }
 
-/* The slot on what is held, where anything was widened and all of it could be. */
+/* The slot on the widened arrays, if anything was widened and all of it could be. Without narrow arrays the type is one
+ * that the cpu slot has refused, so calling it again would come back here forever: `ref` runs. */
 #define RUN(slot, ...) (held.status != WF_OK ? held.status : (held.any ? wf_cpu_##slot : REF->slot)(ctx, __VA_ARGS__))
 
 wf_status wf_wide_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
@@ -235,6 +244,7 @@ wf_status wf_wide_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
     wide held = begin_wide(ctx);
     wf_entropy_args wider = *args;
     wider.x = input(&held, args->x);
+    /* The slot compares the type of dx with that of x, which is another now; forward does not write it. */
     wider.dx = NULL;
     return end_wide(&held, RUN(entropy_forward, &wider));
 }

@@ -13,6 +13,8 @@ static const bool worth = true;
 static const bool worth = false; /* with registers of four floats it takes three times as long as oneDNN */
 #endif
 
+/* The two shapes whose tiles are tabled: 3 x 3 at stride 1, and 4 x 4 at stride 2, which DCGAN has. Negative pads would
+ * move tile 0 into the image's middle. */
 static bool geometry_fits(const wf_conv_geom *geom)
 {
     if (geom->nd != 2 || geom->groups != 1)
@@ -87,6 +89,7 @@ bool wf_wino_plan(const wf_ctx *ctx, bool backward, const wf_conv_geom *geom, co
     return pays(p);
 }
 
+/* How the tiles are cut into blocks, and where the values of a block lie. */
 typedef struct block {
     int64_t tiles, blocks;                                        /* of each, at most; how many */
     int64_t value_step, values_step, product_step, products_step; /* of a row, of a point */
@@ -102,8 +105,10 @@ static block block_of(const wf_wino *p, int team)
     const int64_t tile_bytes = p->points * (p->k + p->width) * (int64_t)sizeof(float);
     int64_t most = BLOCK_BYTES / tile_bytes / WINO_ROWS * WINO_ROWS;
     most = most < 32 ? 32 : most;
+    /* A multiple of the team, and then evenly filled: no thread waits for one block more of another. */
     b.blocks = wf_wino_ceiling(wf_wino_ceiling(p->tiles, most), team) * team;
     b.tiles = wf_wino_ceiling(wf_wino_ceiling(p->tiles, b.blocks), WINO_ROWS) * WINO_ROWS;
+    /* Filling up to whole rows may have left fewer blocks. */
     b.blocks = wf_wino_ceiling(p->tiles, b.tiles);
     /* Steps avoid powers of two (wf_wino_step), which would map the points of a tile to the same lines of the cache. */
     b.value_step = wf_wino_step(p->k);
@@ -114,6 +119,8 @@ static block block_of(const wf_wino *p, int team)
     return b;
 }
 
+/* Point by point: one matrix of the filter (k by width) serves all rows of the block before the next is read. Rows
+ * beyond the last tile hold old values, whose products no output tile reads. */
 static void multiply_points(const wf_wino *p, const block *b, int64_t rows, const float *values, const float *filter,
                             float *products)
 {
@@ -129,6 +136,7 @@ static void multiply_points(const wf_wino *p, const block *b, int64_t rows, cons
         }
 }
 
+/* What all blocks share. The filter is in the transformed domain. */
 typedef struct job {
     wf_wino_source in;
     const float *filter, *bias;
@@ -139,6 +147,8 @@ static void run_block(const wf_wino *p, const block *b, const job *j, int64_t at
 {
     const int64_t first = at * b->tiles, rows = wf_cpu_min(b->tiles, p->tiles - first);
     float *const values = work, *const products = work + p->points * b->values_step;
+    /* Backwards at stride 2 each phase of the output has a filter and a product of its own; forwards the input's phases
+     * lie one after the other along k and are summed by the product. */
     for (int64_t o = 0; o < p->out_phases * p->out_phases; o++) {
         for (int64_t row = 0; row < rows; row++)
             for (int64_t i = 0; i < p->in_phases * p->in_phases; i++) {
@@ -171,6 +181,7 @@ wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *p, const float *in, const floa
     const int64_t turn = wf_cpu_turn(ctx, b.blocks);
     for (int64_t first = 0; first < b.blocks; first += turn) {
         const int64_t last = wf_cpu_min(first + turn, b.blocks);
+/* One room for each thread of the team, found by the thread's number: no two blocks of a thread overlap in time. */
 #pragma omp parallel for num_threads(team) schedule(dynamic)
         for (int64_t at = first; at < last; at++)
             run_block(p, &b, &j, at, (float *)work + omp_get_thread_num() * b.floats);

@@ -16,7 +16,8 @@ uint64_t wf_wino_filter_key(const wf_wino *p)
     return p->backward && p->stride == 2 ? wf_hash_u64(key, (uint64_t)(2 * (p->pad[0] % 2) + p->pad[1] % 2)) : key;
 }
 
-/* The tap of the stored filter that is tap j of the small filter of a phase. */
+/* The tap of the stored filter that is tap j of the small filter of a phase. Backwards at stride 2 row 2 t + phase of
+ * dx gets dy at (2 t + phase + pad - tap) / 2, so taps of one parity count, the larger ones first. */
 static int64_t tap_of(const wf_wino *p, int d, int64_t phase, int64_t j)
 {
     if (!p->backward)
@@ -59,6 +60,8 @@ static inline void line_5(const pack *g, int64_t s, pack *o, int64_t t)
 static void transform(const wf_wino *p, const float *w, int64_t c, int64_t channels, int64_t phase_h, int64_t phase_w,
                       pack *out)
 {
+    /* `half` has a row of `a` values for each row of taps; its columns, of as many values as taps, are transformed
+     * next. */
     pack row[3], half[18];
     const int64_t left = c < channels ? wf_cpu_min(PACK, channels - c) : 0;
     for (int i = 0; i < p->taps; i++) {
@@ -95,6 +98,7 @@ static void filter_forward(const wf_wino *p, const float *w, int64_t f, int64_t 
     const int64_t taps = p->stride == 2 ? 16 : 9, matrix = p->k * p->width;
     const int64_t count = wf_cpu_min(16, p->out_c - f);
     pack point[16][36];
+    /* PACK channels of 16 filters at a time, so that a store writes 16 neighbouring outputs. */
     for (int64_t c = 0; c < p->in_c; c += PACK) {
         for (int64_t i = 0; i < count; i++)
             transform(p, w + (f + i) * taps * p->in_c, c, p->in_c, phase / p->in_phases, phase % p->in_phases,
@@ -110,6 +114,7 @@ static void filter_forward(const wf_wino *p, const float *w, int64_t f, int64_t 
 
 void wf_wino_filter(const wf_ctx *ctx, const wf_wino *p, const float *w, float *out)
 {
+    /* Threads divide the filters: each writes places of its own, so the result does not depend on them. */
     const int64_t filters = p->backward ? p->k : p->width / 16;
     const int64_t phases = p->in_phases * p->in_phases * p->out_phases * p->out_phases;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_wino_filter_count(p))) schedule(static)

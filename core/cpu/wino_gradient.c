@@ -9,8 +9,10 @@
 #include <omp.h>
 #include <string.h>
 
+/* Bytes of transformed gradients in a round; of a unit's sums; and tiles that are multiplied at a time. */
 enum { ROUND_BYTES = 24 << 20, SUM_BYTES = 7 << 16, BLOCK_TILES = 64 };
 
+/* What the threads of a call share. `values` is written before the units begin and only read after that. */
 typedef struct grad {
     const wf_wino *p;
     const float *x, *dy, *zeros;
@@ -31,6 +33,7 @@ static grad grad_of(const wf_wino *p, const float *x, const float *dy, bool accu
     /* The sums of a unit, over all points and outputs, stay in the second-level cache (448 KiB) while tiles pass. */
     g.unit = p->in_c % 32 == 0 && 32 * channel <= SUM_BYTES ? 32 : 16;
     g.units = p->k / g.unit;
+    /* At least one block, however many channels there are. */
     g.tiles = wf_cpu_min(p->tiles, ROUND_BYTES / channel / BLOCK_TILES * BLOCK_TILES + BLOCK_TILES);
     g.panel_step = wf_wino_step(BLOCK_TILES * WINO_PANEL);
     g.point_step = wf_wino_ceiling(p->out_c, WINO_PANEL) * g.panel_step;
@@ -51,6 +54,8 @@ static void multiply_block(const grad *g, int64_t at, int64_t count, const float
             const float *const values =
                 g->values + at / BLOCK_TILES * g->values_step + point * g->point_step + o / WINO_PANEL * g->panel_step;
             for (int64_t c = 0; c < g->unit; c += WINO_ROWS) {
+                /* Tiles are the inner dimension of this product: both sides are read transposed, a tile's channels
+                 * together. */
                 const wf_wino_rows a = {block + point * g->block_step + c, g->unit}, b = {values, WINO_PANEL};
                 wf_wino_multiply_transposed(count, wf_cpu_min(WINO_PANEL, p->out_c - o), a, b, add,
                                             sums + point * g->sums_step + c * g->sum_step + o, g->sum_step);
@@ -108,6 +113,7 @@ static void store_square(const grad *g, const float *sums, int64_t o, int64_t ch
     }
 }
 
+/* A unit's sums live for all tiles of the round, then are turned into taps and stored once. */
 static void run_unit(const grad *g, int64_t unit, float *work)
 {
     const wf_wino *const p = g->p;
@@ -119,6 +125,7 @@ static void run_unit(const grad *g, int64_t unit, float *work)
             wf_wino_input_tile(p, (wf_wino_source){g->x, g->zeros}, g->first + at + t,
                                (wf_wino_phase){phase / p->in_phases, phase % p->in_phases}, channel, g->unit,
                                block + t * g->unit, g->block_step);
+        /* The first block overwrites, so sums need no clearing. */
         multiply_block(g, at, count, block, at > 0, sums);
     }
     /* Rounds after the first add to dw, always in the same order. */
@@ -136,6 +143,7 @@ static void run_round(const wf_ctx *ctx, const grad *g, int team, float *work)
         wf_wino_gradient_tile(g->p, (wf_wino_source){g->dy, g->zeros}, g->first + t,
                               g->values + t / BLOCK_TILES * g->values_step + t % BLOCK_TILES * WINO_PANEL,
                               g->point_step, g->panel_step);
+    /* All gradients of the round are in the domain: the loop above ends with a barrier. */
     for (int64_t first = 0; first < g->units; first += turn) {
         const int64_t last = wf_cpu_min(first + turn, g->units);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
@@ -149,6 +157,8 @@ wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *p, const float *x, const 
 {
     const int team = ctx->threads < 1 ? 1 : ctx->threads;
     grad g = grad_of(p, x, dy, accumulate, dw);
+    /* One allocation: the gradients of a round, a room for each thread, then the zeros that stand for pixels
+     * outside. */
     const int64_t zeros = p->in_c > p->out_c ? p->in_c : p->out_c,
                   values = wf_wino_ceiling(g.tiles, BLOCK_TILES) * g.values_step;
     const size_t bytes = (size_t)(values + team * g.work + zeros) * sizeof(float);
@@ -160,6 +170,7 @@ wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *p, const float *x, const 
     g.zeros = blank;
     const int64_t round = g.tiles;
     for (; g.first < p->tiles; g.first += round) {
+        /* The last round may be shorter; steps stay those of a full one. */
         g.tiles = wf_cpu_min(round, p->tiles - g.first);
         run_round(ctx, &g, team, g.values + values);
     }

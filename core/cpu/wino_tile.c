@@ -1,5 +1,6 @@
 /* Tiles in and out of the transformed domain. One line transform is applied to rows and then to columns, on as many
- * channels at once as a register holds. */
+ * channels at once as a register holds. input_x, output_x and spread_x are B', A' and A of the papers in wino_impl.h
+ * for x products a line; the filter's G is in wino_filter.c, at the same points. */
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
 
@@ -16,7 +17,7 @@ static inline void input_6(const pack *d, int64_t s, pack *o, int64_t t)
     o[5 * t] = pack_scaled(1.5F, even, pack_scaled(-2.0F, d3, d1 + d5));
 }
 
-/* pack_scaled(a, x, y) is a x + y, in one rounding. */
+/* pack_scaled(a, x, y) is a x + y, in one rounding. The coefficients are powers of two, so the products are exact. */
 static inline void output_6(const pack *m, int64_t s, pack *o, int64_t t)
 {
     const pack m0 = m[0], m1 = m[s], m2 = m[2 * s], m3 = m[3 * s], m4 = m[4 * s], m5 = m[5 * s];
@@ -70,6 +71,7 @@ static inline void spread_5(const pack *y, int64_t s, pack *o, int64_t t)
     o[4 * t] = y3;
 }
 
+/* The row pass makes WINO_TILE rows of `a` values, the column pass `a` columns of `a`. */
 static inline void spread_square(int a, const float *const *at, int64_t c, float *to, int64_t step)
 {
     pack row[WINO_TILE], half[24], column[6];
@@ -115,6 +117,7 @@ static inline void output_square(int a, const float *from, int64_t step, pack *r
                : output_5(half + j, WINO_TILE, result + j, WINO_TILE);
 }
 
+/* Tiles are counted along the width first, then the height, then the samples. */
 typedef struct place {
     int64_t n, h, w; /* sample and tile */
 } place;
@@ -128,6 +131,7 @@ static place place_of(const wf_wino *p, int64_t tile)
 static void input_pixels(const wf_wino *p, const float *in, const float *zeros, int64_t n, int64_t y0, int64_t x0,
                          const float **pixel)
 {
+    /* At stride 2 a phase reads every second row and column, from the offset of its tile 0. */
     const int a = p->a;
     const int64_t step = p->in_phases, reach = (a - 1) * step;
     const int64_t column = step * p->in_c, row = p->in_w * column;
@@ -143,6 +147,7 @@ static void input_pixels(const wf_wino *p, const float *in, const float *zeros, 
         for (int j = 0; j < a; j++) {
             const int64_t y = y0 + i * step, x = x0 + j * step;
             const bool inside = y >= 0 && y < p->in_h && x >= 0 && x < p->in_w;
+            /* `zeros` is not moved by `first`: all of it is 0. */
             pixel[i * a + j] = inside ? corner + i * row + j * column : zeros;
         }
 }
@@ -169,6 +174,7 @@ static inline void output_channels(const wf_wino *p, int a, const float *product
     const pack leak = pack_of(slope);
     for (int64_t c = 0; c < p->out_c; c += PACK) {
         pack result[WINO_TILE * WINO_TILE];
+        /* The last pack of few outputs is partial; the other products are those of zeros in the filter. */
         const int64_t count = wf_cpu_min(PACK, p->out_c - c);
         const pack add = bias ? pack_load_part(bias + c, count) : pack_of(0.0F);
         output_square(a, products + c, point_step, result);
@@ -189,6 +195,7 @@ void wf_wino_output_tile(const wf_wino *p, const float *products, int64_t point_
     for (int i = 0; i < WINO_TILE; i++)
         for (int j = 0; j < WINO_TILE; j++) {
             const int64_t y = y0 + i * step, x = x0 + j * step;
+            /* NULL marks pixels beyond the output, since a tile may hang over its end. */
             const bool inside = y < p->out_h && x < p->out_w;
             pixel[i * WINO_TILE + j] = inside ? out + ((at.n * p->out_h + y) * p->out_w + x) * p->out_c : NULL;
         }
@@ -206,6 +213,7 @@ void wf_wino_gradient_tile(const wf_wino *p, wf_wino_source dy, int64_t tile, fl
     const float *pixel[WINO_TILE * WINO_TILE];
     for (int i = 0; i < WINO_TILE; i++)
         for (int j = 0; j < WINO_TILE; j++) {
+            /* Gradients beyond the output are read as 0, so products over whole tiles add nothing for them. */
             const bool inside = y0 + i < p->out_h && x0 + j < p->out_w;
             pixel[i * WINO_TILE + j] =
                 inside ? dy.data + ((at.n * p->out_h + y0 + i) * p->out_w + x0 + j) * p->out_c : dy.zeros;
