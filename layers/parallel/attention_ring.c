@@ -15,6 +15,7 @@
 
 /* --- a step's arithmetic ------------------------------------------------------------------------------------------ */
 
+/* Some rows and columns of a table of integers that every rank has whole, dense, as kernels take them. */
 static wf_tensor *part_of_numbers(const wf_tensor *whole, wf_range rows, wf_range columns, bool all_rows)
 {
     const wf_box box = {.rank = 2,
@@ -33,6 +34,8 @@ typedef struct pair_options {
     wf_random random;
 } pair_options;
 
+/* Options are those of all tokens, on every rank; a kernel gets those of its queries and keys, counted from their first
+ * ones. */
 static wf_status cut_options(const wf_ring_pass *p, wf_range q, wf_range k, pair_options *o, wf_attention_args *args)
 {
     const wf_ring_call *const c = p->call;
@@ -52,6 +55,7 @@ static wf_status cut_options(const wf_ring_pass *p, wf_range q, wf_range k, pair
     if (p->saved[WF_RING_MASK]) {
         const int64_t extent[4] = {c->n, c->heads, q.hi - q.lo, k.hi - k.lo}, at[4] = {0, 0, q.lo, k.lo};
         o->mask = wf_tensor_strided(p->saved[WF_RING_MASK]);
+        /* A dimension of length 1 serves all: with a stride of 0 it does not move. */
         for (int d = 0; d < 4; d++) {
             o->mask.stride[d] = o->mask.dim[d] == 1 ? 0 : o->mask.stride[d];
             o->mask.dim[d] = extent[d];
@@ -61,6 +65,8 @@ static wf_status cut_options(const wf_ring_pass *p, wf_range q, wf_range k, pair
     }
     if (c->dropout > 0) {
         o->random = c->random;
+        /* Numbers of dropout belong to places among all queries and keys, so the mask is that of the serial
+         * function. */
         o->random.box.lo[2] = q.lo;
         o->random.box.lo[3] = k.lo;
         args->random = &o->random;
@@ -74,6 +80,8 @@ static wf_status run_pair(const wf_ring_pass *p, int rank, const void *block, vo
     const wf_ring_call *const c = p->call;
     const int x = run[0], z = run[1];
     const wf_range q = wf_ring_run(c, false, c->rank, x), k = wf_ring_run(c, true, rank, z);
+    /* Nothing to add: no elements, or all keys of the run come after its last query. Messages do not depend on this, so
+     * ranks stay in step. */
     if (c->heads == 0 || q.lo == q.hi || k.lo == k.hi || (c->causal && k.lo >= q.hi))
         return WF_OK;
     const bool back = p->dy[x];
@@ -105,6 +113,7 @@ static wf_status run_pair(const wf_ring_pass *p, int rank, const void *block, vo
     args.v = &a[7];
     args.dk = back && p->keys ? &a[8] : NULL;
     args.dv = back && p->values ? &a[9] : NULL;
+    /* Forward joins a block's result to those before it; backward adds to gradients. */
     args.joins = !back;
     args.adds = back;
     wf_status status = cut_options(p, q, k, &options, &args);
@@ -142,6 +151,7 @@ static void poll_in_kernel(void *own)
 
 wf_status wf_ring_compute(const wf_ring_pass *p, int step, const void *block, void *grads, wf_exchange *exchange)
 {
+    /* Only this thread calls the communicator, so kernels lend it to the exchange between their pieces. */
     const wf_ring_call *const c = p->call;
     wf_ctx *const ctx = p->ctx;
     ring_polls polls = {ctx, exchange, ctx->progress, ctx->progress_state, WF_OK};
@@ -170,6 +180,7 @@ wf_tensor *wf_ring_zeros(const wf_ring_pass *p, wf_shape shape)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
+/* Collective over the axis: every rank makes the same number of steps, also with no tokens of its own. */
 static wf_status forward_ring(const wf_ring_pass *p)
 {
     const wf_ring_call *const c = p->call;
@@ -179,12 +190,14 @@ static wf_status forward_ring(const wf_ring_pass *p)
         wf_exchange *exchange = NULL;
         wf_tensor *next = NULL;
         if (step + 1 < c->size) {
+            /* Blocks of ranks differ in length, so the next one is made for what its owner has. */
             next = wf_ring_new_bytes(p->ctx, wf_ring_bytes(c, wf_ring_owner(c, c->rank, step + 1), c->dtype));
             status = next ? wf_ring_send(c, &(wf_ring_message){.step = step, .keys = true}, block, next, &exchange)
                           : wf_error_code();
         }
         if (status == WF_OK)
             status = wf_ring_compute(p, step, block->data, NULL, exchange);
+        /* The exchange ends in any case before `block` and `next` are freed: messages may still arrive in them. */
         status = wf_ring_end(exchange, status);
         wf_tensor_free(block);
         block = next;
@@ -220,6 +233,7 @@ static wf_ring_call describe_ring(const wf_var *q, const wf_var *k, const wf_att
     c.scale = wf_opt(o->scale, 1 / sqrt((double)each));
     c.dropout = wf_tape_mode(q->tape) == WF_TRAIN ? o->dropout : 0;
     if (c.dropout > 0) {
+        /* Drawn as for the whole tensor of probabilities; the box says which part is here. */
         c.random = wf_tape_random(q->tape, WF_SHAPE(c.n, o->heads, c.t, c.s), NULL);
         c.random.global.dim[0] = layout->global.dim[0];
         c.random.box.lo[1] = c.first_head;
@@ -227,6 +241,8 @@ static wf_ring_call describe_ring(const wf_var *q, const wf_var *k, const wf_att
         c.random.box.lo[0] = layout->box.lo[0];
         c.random.box.hi[0] = layout->box.hi[0];
     }
+    /* The table's gradient is a part on each rank: the optimizer's sums complete it for a parameter, and backward for
+     * another variable. */
     if (o->bias && o->bias->param)
         wf_param_sum_parts(o->bias->param, layout, ~0u);
     else if (o->bias && o->bias->value->layout.known)
@@ -266,12 +282,14 @@ static wf_status forward_all(const wf_ring_call *c, wf_var *const *x, const wf_a
         const wf_shape shape = saved[WF_RING_Q + run]->shape;
         WF_NEED(saved[WF_RING_Y + run] = wf_ring_zeros(&p, shape));
         WF_NEED(saved[WF_RING_LSE + run] = wf_ring_zeros(&p, WF_SHAPE(shape.dim[0], c->heads, shape.dim[1])));
+        /* No key has been seen: the first block replaces this. */
         WF_TRY(wf_tensor_fill(saved[WF_RING_LSE + run], -INFINITY));
         p.y[run] = saved[WF_RING_Y + run];
         p.lse[run] = saved[WF_RING_LSE + run];
     }
     WF_TRY(forward_ring(&p));
     WF_NEED(*y = wf_ring_put(c, p.y, false, p.ctx));
+    /* Wide only while parts are joined: backward reads y in the type in which the next layer got it. */
     for (int run = 0; run < c->runs; run++) {
         wf_tensor *narrow = wf_tensor_dense(p.y[run], c->dtype, WF_ROW_MAJOR);
         WF_NEED(narrow);
@@ -288,6 +306,7 @@ wf_var *wf_attention_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
     WF_TRY_NULL(wf_function_check("attention ring", q, WF_ANY_FUNCTION));
     const int axis = wf_token_axis(&q->value->layout);
     o.heads = o.heads == 0 ? 1 : o.heads;
+    /* Tokens are whole on every rank, so nothing goes round. */
     if (axis < 0)
         return wf_attention(q, k, v, o);
     WF_TRY_NULL(wf_tokens_check("attention ring", q, k, v, &o, false));

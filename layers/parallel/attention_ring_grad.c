@@ -1,9 +1,12 @@
-/* Backward of ring attention: gradients of keys and values follow their block. */
+/* Backward of ring attention (attention_ring.c has the algorithm): blocks of keys and values go round once more, and
+ * the gradients of each follow it one step later, since a rank adds to them only after it has computed with the block.
+ * wf_ring_backward is the node's backward; all ranks of the axis call it together. */
 #include "layers/parallel/ring_impl.h"
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* What this rank receives at a step: the next block, then the gradients of the block at hand. */
+/* What this rank receives at a step: the next block, then the gradients of the block at hand, to which the rank before
+ * has added. */
 static wf_tensor *new_message(const wf_ring_call *c, wf_ctx *ctx, int step, bool grads, int64_t *at)
 {
     *at = step + 1 < c->size ? wf_ring_bytes(c, wf_ring_owner(c, c->rank, step + 1), c->dtype) : 0;
@@ -57,8 +60,11 @@ static wf_status backward_step(const wf_ring_pass *p, int step, const wf_tensor 
     const wf_ring_message message = {.step = step, .keys = step + 1 < c->size, .grads = grads && step > 0};
     const int64_t keys = wf_ring_bytes(c, owner, c->dtype), size = block->shape.dim[0];
     wf_exchange *exchange = NULL;
+    /* Without keys to send the message is what follows them in `block`. */
     wf_tensor *from = travels(block, message.keys ? 0 : keys, size);
     wf_tensor *to = travels(next, 0, step == 0 ? at : next->shape.dim[0]);
+    /* Made from zeros and added after the exchange: the sums of the ranks before are still on their way while kernels
+     * run. */
     wf_tensor *own = grads ? new_zeros(p->ctx, wf_ring_bytes(c, owner, c->wide)) : NULL;
     wf_status status = from && to && (own || !grads) ? WF_OK : wf_error_code();
     if (status == WF_OK && (message.keys || message.grads))
@@ -91,9 +97,10 @@ static wf_status backward_ring(const wf_ring_pass *p, wf_tensor **sums)
         block = next;
     }
     *sums = block;
+    /* On one rank the sums are at home. */
     if (status != WF_OK || !grads || c->size == 1)
         return status;
-    /* Home. */
+    /* After the last step a rank has the sums of the next rank's block, so one message more takes all home. */
     wf_exchange *exchange = NULL;
     wf_tensor *own = wf_ring_new_bytes(p->ctx, wf_ring_bytes(c, c->rank, c->wide));
     status = own ? wf_ring_send(c, &(wf_ring_message){.step = c->size, .grads = true}, block, own, &exchange)
@@ -125,7 +132,8 @@ static wf_status give_keys(wf_node *node, const wf_ring_pass *p, const wf_tensor
     return status;
 }
 
-/* The gradient of the table from that of the columns of this rank's heads. */
+/* The gradient of the table from that of the columns of this rank's heads. Columns of heads that other ranks have stay
+ * 0; the sum over the axes adds theirs. */
 static wf_status fill_table(const wf_ring_pass *p, wf_tensor *sum)
 {
     WF_NEED(sum);
@@ -167,6 +175,7 @@ static wf_status give_gradients_home(wf_node *node, const wf_ring_pass *p, const
     return p->values ? give_keys(node, p, sums, true) : WF_OK;
 }
 
+/* dy moves to the queries of each run, as they did in forward; dq goes back the same way. */
 static wf_status begin_backward(const wf_node *node, wf_ring_pass *p, wf_tensor **dy)
 {
     const wf_ring_call *const c = p->call;
@@ -200,6 +209,7 @@ wf_status wf_ring_backward(wf_node *node)
         wf_tensor_free(p.dq[x]);
     }
     wf_tensor_free(p.dbias);
+    /* sums may be NULL after an error. */
     wf_tensor_free(sums);
     return status;
 }

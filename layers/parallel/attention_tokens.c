@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+/* Tokens are the dimension before the features: 1 of [N,T,E]. */
 int wf_token_axis(const wf_layout *layout)
 {
     for (int a = 0; layout->known && a < WF_AXES; a++)
@@ -21,6 +22,7 @@ static wf_layout moved_cut(const wf_layout *layout, int axis, int from, int to, 
     target.placement[axis] = WF_REPLICATED;
     target.dim[axis] = 0;
     target.bounds[axis] = NULL;
+    /* The box is whole first; the cut then sets the part of this rank. */
     target.box.lo[from] = 0;
     target.box.hi[from] = target.global.dim[from];
     wf_layout_shard(layout->mesh, &target, (wf_axis)axis, to, bounds);
@@ -39,6 +41,7 @@ static const int64_t *head_bounds(const wf_layout *layout, int axis, int64_t hea
         return wf_error_null();
     for (int r = 0; r <= size; r++)
         bounds[r] = blocks[r] * each;
+    /* Equal bounds of a mesh are one pointer, so layouts may be compared by their pointers. */
     const int64_t *own = wf_mesh_bounds_recent(mesh, (wf_axis)axis, bounds);
     free(bounds);
     return own;
@@ -57,6 +60,7 @@ static wf_status check_known_bounds(const char *what, const wf_var *x)
     return WF_OK;
 }
 
+/* All ranks come to one verdict here, as they look at global shapes and shared bounds only. */
 wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, const wf_var *v,
                           const wf_attention_opts *o, bool by_heads)
 {
@@ -77,6 +81,7 @@ wf_status wf_tokens_check(const char *what, const wf_var *q, const wf_var *k, co
              (long long)o->heads, wf_layout_text(layout, left));
     bool alike = other->known && other->mesh == layout->mesh && other->global.rank == 3 &&
                  other->global.dim[0] == layout->global.dim[0] && other->global.dim[2] == layout->global.dim[2];
+    /* Queries and keys may be cut at different places of their tokens, but in no other way. */
     for (int a = 0; a < WF_AXES && alike; a++) {
         const bool tokens = layout->placement[a] == WF_SHARDED && layout->dim[a] == 1;
         alike = layout->placement[a] == other->placement[a] && layout->dim[a] == other->dim[a] &&
@@ -106,6 +111,7 @@ wf_status wf_tokens_check_opts(const wf_var *q, const wf_var *k, const wf_attent
                                     .heads_cut = by_heads || wf_layout_is_sharded(layout, 2)};
     wf_status status = wf_attention_check_opts(q, o, &of);
     const wf_box *const own = &layout->box, *const other = &k->value->layout.box;
+    /* Bounds of samples may differ between q and k on one rank and not on others. */
     if (other->lo[0] != own->lo[0] || other->hi[0] != own->hi[0]) /* at bounds that ranks may not know */
         status =
             WF_RAISE(WF_ERR_SHAPE,
@@ -195,7 +201,8 @@ static wf_var *take_part(wf_var *all, int64_t i)
         &(wf_node_spec){.op = &taken_op, .n_in = 1, .in = &all, .state = &i, .state_bytes = sizeof i}, y);
 }
 
-/* Whole tokens of this rank's heads: `count` variables of one layout in one exchange. */
+/* Whole tokens of this rank's heads: `count` variables of one layout in one exchange. One exchange for all of them
+ * instead of one each: a message costs its latency once. */
 static bool gather_tokens(wf_var *const *x, int count, int axis, const int64_t *bounds, wf_var **part)
 {
     wf_var *all = join_tokens(x, count);
@@ -222,6 +229,8 @@ wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts
     const int64_t *const bounds = head_bounds(&own, axis, o.heads);
     wf_var *const x[3] = {q, k, v};
     wf_var *part[3] = {0};
+    /* Keys of the length and cut of the queries travel with them; others need an exchange of their own, since their
+     * shape is another. */
     const bool equal =
         own.global.dim[1] == k->value->layout.global.dim[1] && own.bounds[axis] == k->value->layout.bounds[axis];
     if (!bounds || !gather_tokens(x, equal ? 3 : 1, axis, bounds, part) ||
@@ -232,11 +241,15 @@ wf_var *wf_attention_by_heads(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts
         (void)wf_comm_post_failure(wf_mesh_world(own.mesh), wf_error_code());
         return NULL;
     }
+    /* The output goes back to the ranks of its tokens, whatever the cut of the heads was. */
     return wf_redistribute_along(y, moved_cut(&y->value->layout, axis, 2, 1, own.bounds[axis]), 1u << axis);
 }
 
 /* --- the choice --------------------------------------------------------------------------------------------------- */
 
+/* Bytes that a rank moves forward and backward, for one sample and feature. By heads q, k, v and y change their cut and
+ * back again in backward: 2 (2 t + 2 s) elements, of which (p - 1) / p leave the rank. The ring sends k and v p - 1
+ * times in each direction, and their gradients p times. */
 wf_attention_choice wf_attention_choose(const wf_var *q, const wf_var *k, const wf_attention_opts *o)
 {
     wf_attention_choice choice = {.cut = WF_ATTENTION_CHEAPER};
@@ -249,6 +262,7 @@ wf_attention_choice wf_attention_choose(const wf_var *q, const wf_var *k, const 
     const double s = (double)k->value->layout.global.dim[1];
     /* Samples and heads are those of an average rank, so that all ranks choose alike. */
     double each = (double)layout->global.dim[0] * (double)layout->global.dim[2] / p;
+    /* Other axes leave each rank a part of the samples or heads. */
     for (int a = 0; a < WF_AXES; a++)
         if (layout->placement[a] == WF_SHARDED && layout->dim[a] != 1)
             each /= wf_mesh_size(layout->mesh, (wf_axis)a);
@@ -256,6 +270,7 @@ wf_attention_choice wf_attention_choose(const wf_var *q, const wf_var *k, const 
     choice.by_heads = each * move;
     choice.by_ring = each * (2 * s * (2 * (p - 1) * b + p * wide) + (o->paired ? move : 0));
     choice.cut = o->cut;
+    /* A cut inside features or fewer heads than ranks leave the ring only. */
     if (choice.cut == WF_ATTENTION_CHEAPER)
         choice.cut = wf_layout_is_sharded(layout, 2) || (double)o->heads < p || choice.by_ring < choice.by_heads
                          ? WF_ATTENTION_RING

@@ -11,7 +11,7 @@ typedef struct linear_state {
     wf_param *w, *b;
 } linear_state;
 
-/* State of the node, for backward. */
+/* State of the node, for backward. x_bounds is how x was sharded, which dx must be as well. */
 typedef struct linear_call {
     const linear_state *state;
     const int64_t *x_bounds;
@@ -19,7 +19,8 @@ typedef struct linear_call {
 
 static const char name[] = "channel_linear";
 
-/* Backward. Inputs of the node: x, W, b. Saved: this rank's part of x, W. */
+/* Backward. Inputs of the node: x, W, b. Saved: this rank's part of x, W. The order is: dW and db from the gathered dy,
+ * then dx, whose exchange may wait for other ranks. */
 
 static wf_status backward_x(wf_node *node, const wf_array *dy)
 {
@@ -34,6 +35,7 @@ static wf_status backward_x(wf_node *node, const wf_array *dy)
         wf_tensor_free(dx);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
     }
+    /* Parts of inputs may overlap; scattering adds what several ranks have of one input. */
     return wf_node_give(node, 0, wf_channel_scatter(&call->state->split.in, call->x_bounds, dx), false);
 }
 
@@ -114,6 +116,7 @@ static wf_var *apply_linear(wf_layer *layer, wf_var *x, const int64_t *x_bounds,
     if (!w || (s->b && !b))
         return NULL;
     wf_tensor *y = compute_output(s, x, in, w, b);
+    /* x_bounds belongs to the mesh, which lives longer than the node. */
     const linear_call call = {s, x_bounds};
     if (!y)
         return NULL;
@@ -178,6 +181,7 @@ static wf_status add_params(wf_layer *layer, const wf_linear_opts *o)
     linear_state *s = layer->state;
     const wf_range in = wf_channel_inputs(&s->split), out = wf_channel_outputs(&s->split);
     const wf_box box = {.rank = 2, .lo = {out.lo, in.lo}, .hi = {out.hi, in.hi}};
+    /* Numbers of the whole layer: a rank's part must be drawn as the serial layer draws it. */
     wf_param_opts w = {.dtype = layer->ctx->dtype,
                        .shape = WF_SHAPE(o->out, o->in),
                        .fan_in = o->in,
@@ -208,6 +212,7 @@ wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts o)
         .in = o.in, .out = o.out, .groups = 1, .growth = 1, .replicate = o.replicate, .form = o.form};
     WF_TRY_NULL(wf_channel_split_init(&split, name, mesh, &opts));
     wf_layer *layer = wf_layer_new(wf_comm_ctx(wf_mesh_world(mesh)), &linear_kind, sizeof(linear_state));
+    /* The split owns memory until the layer has it. */
     if (!layer) {
         wf_channel_split_free(&split);
         return NULL;

@@ -7,6 +7,7 @@ static wf_range relative(wf_range range, wf_range to)
     return (wf_range){range.lo - to.lo, range.hi - to.lo};
 }
 
+/* Pure arithmetic, once for each layer: pieces depend on the split and never on the data. */
 wf_channel_local wf_channel_local_of(const wf_channel_split *s)
 {
     wf_channel_local local = {0};
@@ -41,6 +42,7 @@ static wf_array rows_of(const wf_array *w, wf_range rows)
     if (rows.lo == 0 && rows.hi == a.shape.dim[0])
         return a;
     const int64_t row = a.shape.dim[0] > 0 ? wf_shape_count(a.shape) / a.shape.dim[0] : 0;
+    /* A rank without rows has no memory. */
     if (a.data)
         a.data = (char *)a.data + (size_t)(rows.lo * row) * wf_dtype_size(a.dtype);
     a.shape.dim[0] = rows.hi - rows.lo;
@@ -62,6 +64,7 @@ static wf_box channels_of(const wf_array *a, wf_range channels)
     return box;
 }
 
+/* All of the geometry holds for a piece but the number of groups. */
 static wf_conv_geom geom_of(const wf_channel_call *call, const wf_channel_piece *piece)
 {
     wf_conv_geom geom = call->geom;
@@ -110,6 +113,7 @@ out:
 wf_status wf_channel_local_run(const wf_channel_call *call, const wf_array *from, const wf_array *w,
                                const wf_array *bias, const wf_epilogue *epilogue, const wf_array *to)
 {
+    /* One piece takes the whole arrays without a copy, and with bias and activation in the same pass. */
     if (call->local->pieces == 1)
         return run_kernel(call, &call->local->piece[0], from, w, bias, epilogue, to);
     for (int i = 0; i < call->local->pieces; i++)
@@ -139,6 +143,8 @@ wf_status wf_channel_local_filter(const wf_channel_call *call, const wf_array *i
                                   const wf_array *dw, const wf_array *dbias, bool add)
 {
     if (call->local->pieces == 1) {
+        /* The kernel adds the bias's gradient along; several pieces would add it once each, so the caller makes it by
+         * itself then. */
         const wf_conv_geom geom = geom_of(call, &call->local->piece[0]);
         const wf_conv_args args = {.geom = &geom, .x = inner, .y = outer, .w = dw, .bias = dbias, .accumulate = add};
         return call->ctx->k->conv_backward_filter(call->ctx, &args);

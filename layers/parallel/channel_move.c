@@ -13,6 +13,7 @@ static wf_range held_by(const wf_channel_side *side, const int64_t *bounds, int 
     return bounds ? (wf_range){bounds[rank], bounds[rank + 1]} : (wf_range){0, side->channels};
 }
 
+/* Looks at the parts of all ranks, so all of them move channels, or none does. */
 bool wf_channel_moves(const wf_channel_side *side, const int64_t *bounds)
 {
     for (int r = 0; r < side->size; r++) {
@@ -37,7 +38,7 @@ static wf_order order_of(int rank)
     return rank >= 3 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
 }
 
-/* A step tensor like `like`, with other channels. */
+/* A step tensor like `like`, with other channels. It has no layout: the caller knows which channels these are. */
 static wf_tensor *with_channels(const wf_tensor *like, int64_t channels)
 {
     wf_shape shape = like->shape;
@@ -110,6 +111,7 @@ static wf_status move_channels(const wf_channel_side *side, const int64_t *bound
     WF_NEED(from);
     WF_NEED(to);
     WF_TRY(wf_channel_held(side, bounds, from->ctx, &held));
+    /* Both lists are of all ranks, known without a message: the exchange is planned locally. */
     wf_exchange *exchange =
         way == PART_TO_HELD ? exchange_of(side, from, side->part, held) : exchange_of(side, from, held, side->part);
     wf_pool_give_host(from->ctx, held, (size_t)side->size * sizeof *held);
@@ -132,6 +134,8 @@ static wf_tensor *free_failed(wf_status status, wf_tensor *tensor)
     return wf_error_null();
 }
 
+/* Three ways: nothing moves and a dense copy is enough; every rank has all channels and picks its part; or an exchange
+ * brings them. */
 wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *held)
 {
     const wf_range own = own_part(side);
@@ -139,6 +143,7 @@ wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds,
         return NULL;
     if (!wf_channel_moves(side, bounds))
         return wf_tensor_dense(held, held->dtype, order_of(held->shape.rank));
+    /* Every rank has all channels: no message. */
     if (!bounds)
         return wf_channel_pick(held, own.lo, own.hi);
     wf_tensor *part = with_channels(held, own.hi - own.lo);
@@ -170,6 +175,8 @@ out:
     return status == WF_OK ? whole : free_failed(status, whole);
 }
 
+/* Partitions are moved or stay; parts that overlap are summed, by one all-reduce if every rank is to have the whole, or
+ * by a reversed gather if ranks are to have shards. */
 static wf_tensor *put_part(const wf_channel_side *side, const int64_t *bounds, const wf_tensor *part)
 {
     const wf_range own = held_by(side, bounds, side->rank);
@@ -232,6 +239,8 @@ wf_status wf_channel_check_input(const wf_layer *layer, const char *name, const 
     const wf_layout *layout = &x->value->layout;
     *bounds = NULL;
     if (!layout->known) {
+        /* Without a layout, x can only be whole on all ranks, which is known if channels are the only thing that is
+         * split. */
         const int split = wf_comm_size(wf_mesh_world(mesh)) / wf_mesh_size(mesh, WF_AXIS_CHANNEL);
         WF_CHECK(split == 1, WF_ERR_SHAPE,
                  "%s \"%s\": its input has no layout, on a mesh that splits more than channels (%s); say with "
@@ -248,6 +257,7 @@ wf_status wf_channel_check_input(const wf_layer *layer, const char *name, const 
     return WF_OK;
 }
 
+/* Everything but samples and channels is whole here: this file's layers do not cut pixels. */
 wf_layout wf_channel_layout(const wf_mesh *mesh, const wf_var *x, wf_shape local, int64_t channels,
                             const int64_t *bounds)
 {

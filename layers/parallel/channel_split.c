@@ -9,6 +9,7 @@ typedef struct grid {
     int filters, inputs;
 } grid;
 
+/* Ascending parts without a gap; parts may be empty. */
 static bool is_partition(const wf_channel_side *side, int size)
 {
     int64_t at = 0;
@@ -30,7 +31,8 @@ static wf_range joined_block(int64_t n, int size, int count, int which)
     return range;
 }
 
-/* The words of the table in layers/channel.h that depend on the grid, without the common factor. */
+/* The words of the table in layers/channel.h that depend on the grid, without the common factor: gathers of inputs
+ * among ranks with different filters, sums of outputs among ranks with different inputs. */
 static double words(const wf_channel_opts *o, grid g)
 {
     return (g.filters - 1) * (double)o->in + (g.inputs - 1) * (double)o->out * o->growth;
@@ -58,6 +60,7 @@ static grid choose_grid(const wf_channel_opts *o, int size)
         return channel;
     if (o->form == WF_FORM_BOTH && both.filters > 0)
         return both;
+    /* Too few channels on one side leave the form that cuts the other side. */
     if (o->in < size || o->out < size)
         return o->in < size ? filter : channel;
     /* AUTO takes the form that moves fewer numbers; WF_FORM_BOTH is taken only when it is asked for. */
@@ -83,6 +86,7 @@ static void split_groups(wf_channel_split *s, int size)
     const int64_t rows = outer->channels / s->groups, columns = inner->channels / s->groups;
     for (int r = 0; r < size; r++) {
         wf_block(outer->channels, size, r, &outer->part[r].lo, &outer->part[r].hi);
+        /* Rounded outwards: a group of which a row is here needs all of its columns. */
         inner->part[r].lo = outer->part[r].lo / rows * columns;
         inner->part[r].hi = (outer->part[r].hi + rows - 1) / rows * columns;
     }
@@ -98,6 +102,7 @@ static wf_status split_grid(wf_channel_split *s, const wf_channel_opts *o, int s
              "%s: %lld inputs are fewer than the %d ranks that share them; use a smaller channel axis or the %s",
              s->name, (long long)o->in, g.inputs, o->out >= size ? "filter form" : "serial layer");
     for (int r = 0; r < size; r++) {
+        /* Neighbouring ranks differ in their outputs first, so the ranks that share inputs are neighbours. */
         s->in.part[r] = joined_block(o->in, size, g.inputs, r / g.filters);
         s->out.part[r] = joined_block(o->out, size, g.filters, r % g.filters);
     }
@@ -120,6 +125,7 @@ static const int64_t *part_cuts(const wf_mesh *mesh, const wf_channel_side *side
 static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_channel_opts *o, int size)
 {
     const int64_t outer = o->by_input ? o->in : o->out;
+    /* Groups are cut along one side only, which must have a channel for each rank. */
     if (o->groups > 1)
         WF_CHECK(outer >= size, WF_ERR_ARGUMENT,
                  "%s: %lld channels are fewer than the %d ranks that share them; use a smaller channel axis or the "
@@ -131,6 +137,7 @@ static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_ch
         WF_TRY(split_grid(s, o, size));
     s->in.partition = is_partition(&s->in, size);
     s->out.partition = is_partition(&s->out, size);
+    /* Bounds of a partition are kept by the mesh, so that layouts can point to them. */
     if (s->out.partition) {
         s->part_bounds = part_cuts(mesh, &s->out, size);
         WF_NEED(s->part_bounds);
@@ -144,6 +151,7 @@ static wf_status split_all(wf_channel_split *s, const wf_mesh *mesh, const wf_ch
     return WF_OK;
 }
 
+/* One rank computes with all channels: a group of one, whatever the mesh is. */
 static wf_status split_whole(wf_channel_split *s, wf_ctx *ctx)
 {
     s->in.part = wf_calloc(ctx, 1, sizeof(wf_range));
@@ -198,6 +206,8 @@ wf_range wf_channel_outputs(const wf_channel_split *s)
     return s->out.part[s->rank];
 }
 
+/* The bias is added by the rank that has the finished output: of its part, of its shard of the sum, or, replicated, of
+ * everything. */
 wf_range wf_channel_biases(const wf_channel_split *s)
 {
     if (s->out.partition)
@@ -210,6 +220,8 @@ bool wf_channel_is_split(const wf_channel_split *s)
     return s->in.size > 1;
 }
 
+/* The global shape stays with the parameter: initial values, checkpoints and the optimizer's names are those of the
+ * serial one. */
 void wf_channel_shard_param(wf_param *param, wf_box box, bool sharded)
 {
     if (!param)

@@ -3,6 +3,7 @@
 #include "core/config_author.h"
 #include "layers/parallel/parallel_impl.h"
 
+/* A sum over ranks or over pieces is not complete when the kernel writes it, so its bias and activation come later. */
 bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *s)
 {
     return s->split.out.partition && s->local.pieces == 1;
@@ -25,6 +26,7 @@ wf_status wf_mesh_conv_output(void *user, const wf_spatial_part_arrays *a)
 
 /* Plan. */
 
+/* Says how the layer maps inputs to outputs and what an output costs; chains and the layer's own plan share it. */
 wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_index_map *index_map,
                               double *work, wf_shape *y)
 {
@@ -39,7 +41,8 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
     return WF_OK;
 }
 
-/* Inside a chain nothing is exchanged here, neither forward nor backward: the chain has the halo already. */
+/* The plan of a layer inside a chain: nothing is exchanged here, neither forward nor backward, as the chain has the
+ * halo already. */
 static wf_status plan_step(const wf_mesh_conv *s, const wf_spatial_link *step, wf_mesh_call *call)
 {
     const wf_index_map *map = &step->index_map, back = wf_index_map_inverse(map);
@@ -80,6 +83,8 @@ static wf_status check_input(const wf_layer *layer, const wf_var *x, wf_mesh_cal
 static wf_status make_x_halo(wf_mesh_call *call, const wf_sharding *in, const wf_sharding *out, wf_dtype dtype)
 {
     const wf_channel_side *side = &call->conv->split.in;
+    /* If channels move, each rank along the channel axis needs the pixels of all channels with which it computes, from
+     * the ranks that hold them: pixels and channels are one exchange. */
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(in->mesh));
     wf_range *held = NULL;
     if (!call->gathers)
@@ -110,6 +115,7 @@ static wf_status plan_backward(wf_mesh_call *call, const wf_sharding *in, const 
     return WF_OK;
 }
 
+/* The exchange of pixels cuts boxes of all dimensions: their channels must be those of the tensors that are sent. */
 static void set_channels(wf_sharding *sharding, int64_t channels, wf_range here)
 {
     sharding->channels = channels;
@@ -131,6 +137,8 @@ static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_mesh_call 
     whole = x->value->layout.known ? x->value->layout.global : wf_var_shape(x);
     WF_TRY(wf_spatial_conv_map(layer, x, whole, &call->index_map, &work, &shape));
     WF_TRY(wf_sharding_outputs(&in, &call->index_map, &out));
+    /* Inputs as they are held, outputs as this rank computes them: between the two the halo's exchange moves channels
+     * too. */
     set_channels(&in, s->conv.in,
                  call->x_bounds ? (wf_range){call->x_bounds[split->rank], call->x_bounds[split->rank + 1]}
                                 : wf_channel_inputs(split));
@@ -163,6 +171,7 @@ static wf_layout shard_channels(const wf_mesh_conv *s, wf_layout layout, const i
     return layout;
 }
 
+/* Noise of an epilogue is keyed by the place of an element in the whole, so y must have its layout first. */
 static void set_epilogue(wf_mesh_call *call, wf_tape *tape, const wf_tensor *y)
 {
     call->epilogue = wf_epilogue_on(&call->conv->conv.epilogue, tape, y);
@@ -205,6 +214,7 @@ static wf_tensor *compute_output(wf_mesh_call *call, wf_tape *tape, wf_halo_inpu
     wf_tensor *part = wf_tensor_new_step(own->ctx, own->dtype, wf_box_shape(call->y_box), WF_CHANNELS_LAST), *y = NULL;
     wf_status status;
     WF_TRY_OUT(wf_check(part));
+    /* The part is an output of its own here, with its own layout. */
     if (partition) {
         part->layout = shard_channels(s, *layout, split->part_bounds);
         set_epilogue(call, tape, part);
@@ -242,6 +252,7 @@ static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_hal
     wf_var *w = wf_compute_var(tape, s->w), *b = s->b ? wf_compute_var(tape, s->b) : NULL;
     if (!w || (s->b && !b))
         return NULL;
+    /* The activation's output is kept only if backward needs its sign. */
     wf_tensor *acted = NULL, *y = compute_output(call, tape, flow, w, b, layout, &acted);
     wf_var *var = NULL;
     if (y)
@@ -263,6 +274,7 @@ static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_hal
 static wf_var *run_call(wf_layer *layer, wf_var *x, wf_mesh_call *call, const wf_layout *layout)
 {
     const wf_mesh_conv *s = layer->state;
+    /* A sharded x is sent from where it is; of a replicated one each rank takes its channels without a message. */
     wf_tensor *own = call->x_bounds ? wf_dense_value(x) : wf_channel_gather(&s->split.in, NULL, x->value);
     wf_halo_input flow = {.own = own, .own_box = call->x_box, .halo = call->x_halo, .parts = call->parts};
     wf_var *var = own ? apply_conv(layer, x, call, &flow, layout) : NULL;
@@ -279,6 +291,7 @@ wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x)
     return run_call(layer, x, &call, &layout);
 }
 
+/* As wf_mesh_conv_forward, with the plan of the chain. */
 static wf_var *forward_step(wf_layer *layer, void *user, wf_var *const *x, int n)
 {
     const wf_spatial_link *step = user;

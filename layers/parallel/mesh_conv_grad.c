@@ -36,6 +36,7 @@ static wf_status backward_filter(wf_node *node, const wf_tensor *dpart, filter_r
                                      .kernel = add_filter,
                                      .user = user,
                                      .poll = poll};
+    /* Own inputs first: the halo of x was received in forward and is saved, so neither part waits. */
     WF_TRY(wf_output_regions_run(&run, x, call->x_box, &call->parts, halo, true));
     WF_TRY(wf_output_regions_run(&run, x, call->x_box, &call->parts, halo, false));
     /* Nothing was computed on an empty shard, and the gradient must still be written. */
@@ -58,6 +59,7 @@ static wf_status backward_params(wf_node *node, const gradients *dy, wf_exchange
     const wf_array held = wf_tensor_array(dy->held);
     bool add_b = false;
     const bool wants_w = wf_node_wants(node, 1), wants_b = wf_node_wants(node, 2);
+    /* The filter's gradient may be accumulated over several backwards of one step (micro-batches); the tape says so. */
     if (wants_w) {
         wf_tensor *grad = wf_node_grad(node, 1, &user.add);
         WF_NEED(grad);
@@ -97,8 +99,10 @@ static wf_status recompute_with(wf_node *node, const gradients *dy, wf_halo_inpu
                                      .kernel = wf_mesh_conv_output,
                                      .user = &user,
                                      .poll = flow->halo.exchange};
+    /* Backward has regions of its own: its outputs are the pixels of x, its inputs those of dy. */
     flow->parts = wf_output_regions_make(&back, box, call->y_box, flow->halo.need);
     WF_TRY(wf_halo_input_begin(flow));
+    /* Parameters are differentiated while the halo of dy travels, and poll it. */
     WF_TRY(backward_params(node, dy, flow->halo.exchange));
     return wf_halo_input_run(flow, &run);
 }
@@ -108,6 +112,7 @@ static wf_tensor *recompute(wf_node *node, const gradients *dy)
 {
     const wf_mesh_call *call = node->state;
     wf_box box = call->x_box;
+    /* dx is computed of the channels with which forward computed, not of those that are held. */
     box.lo[1] = call->x_halo.need.lo[1];
     box.hi[1] = call->x_halo.need.hi[1];
     wf_halo_input flow = {.own = dy->part, .own_box = call->y_box, .halo = call->dy_halo};
@@ -126,6 +131,7 @@ out:
 /* Writes dx of inputs that go on beyond the edges, with copies alone. */
 static wf_status add_own(wf_node *node, const gradients *dy, wf_tensor *dx)
 {
+    /* No rank needs anything of another, but gradients of reflected elements fold back to their sources. */
     const wf_mesh_call *call = node->state;
     const wf_index_map back = wf_index_map_inverse(&call->index_map);
     const wf_tensor *part = dy->part;
@@ -179,6 +185,7 @@ static wf_status add_back_with(wf_node *node, const gradients *dy, wf_tensor *dx
     const wf_mesh_call *call = node->state;
     const wf_box need = call->x_halo.need;
     const wf_tensor *dv = dy->part;
+    /* dx goes home with the channels if these were gathered, else as the halo alone. */
     const bool all = need.lo[1] != call->x_box.lo[1] || need.hi[1] != call->x_box.hi[1];
     const int64_t elements = wf_exchange_slabs(call->x_halo.exchange)->elements;
     wf_tensor *read = all ? wf_tensor_new_step(dv->ctx, dv->dtype, wf_box_shape(need), WF_CHANNELS_LAST)
@@ -199,6 +206,7 @@ static wf_tensor *add_back(wf_node *node, const gradients *dy)
     const wf_mesh_call *call = node->state;
     wf_tensor *dx = wf_tensor_new_like(wf_node_saved(node, WF_MESH_CONV_X));
     const wf_status status = call->x_halo.exchange ? add_back_with(node, dy, dx) : add_own(node, dy, dx);
+    /* With gathered channels the exchange has put dx where it belongs. */
     if (status == WF_OK)
         return call->gathers ? dx : wf_channel_scatter(&call->conv->split.in, call->x_bounds, dx);
     wf_tensor_free(dx);
@@ -208,6 +216,7 @@ static wf_tensor *add_back(wf_node *node, const gradients *dy)
 static wf_status backward_from(wf_node *node, const gradients *dy)
 {
     const wf_mesh_call *call = node->state;
+    /* Without a gradient of x no message is sent in backward: all ranks know this alike from the tape. */
     if (!wf_node_wants(node, 0))
         return backward_params(node, dy, NULL);
     wf_tensor *dx = call->recompute ? recompute(node, dy) : add_back(node, dy);
@@ -235,6 +244,7 @@ static wf_tensor *masked(wf_node *node, const wf_tensor *dy)
 
 wf_status wf_mesh_conv_backward(wf_node *node)
 {
+    /* dy is held as y was; the part that was computed here is fetched first. */
     const wf_mesh_call *call = node->state;
     const wf_channel_split *split = &call->conv->split;
     const wf_tensor *dy = wf_node_dy(node);

@@ -11,7 +11,7 @@ static void free_state(wf_layer *layer)
     wf_channel_split_free(&s->split);
 }
 
-/* One way to split the work. */
+/* One way to split the work: a kind for each, so that a layer's kind tells its form, and names for errors. */
 typedef struct way {
     wf_layer_kind kind;
     bool by_channels, by_pixels;
@@ -41,7 +41,7 @@ static const way both = {{.name = "mesh_conv", .forward = wf_mesh_conv_forward, 
                          true,
                          NAMES("mesh")};
 
-/* This rank's rows and columns of the filter. */
+/* This rank's rows and columns of the filter, before it has a value: initial values are slices of the serial one. */
 static wf_box filter_box(const wf_mesh_conv *s)
 {
     const wf_channel_split *split = &s->split;
@@ -58,6 +58,7 @@ static wf_box filter_box(const wf_mesh_conv *s)
     return box;
 }
 
+/* A split by pixels alone has all channels on every rank (`whole`), so the same code serves it. */
 static wf_channel_opts split_opts(const way *how, const wf_conv_opts *o, const wf_conv_state *s)
 {
     wf_channel_opts split = {.in = o->in,
@@ -86,6 +87,7 @@ static void shard_params(wf_mesh_conv *s)
         s->conv.b->axes |= pixels;
 }
 
+/* All checks are local and see the same options on all ranks; nothing is sent before forward. */
 static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, int nd, bool transposed)
 {
     const char *name = how->name[transposed][nd - 1];
@@ -114,6 +116,7 @@ static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, 
 
 /* In a chain. */
 
+/* A chain takes only layers whose halo it can send itself. */
 bool wf_is_spatial_conv(const wf_layer *layer, const wf_mesh *mesh)
 {
     return layer->kind == &spatial.kind && ((const wf_mesh_conv *)layer->state)->mesh == mesh;

@@ -37,6 +37,7 @@ static wf_status merge_stats(const wf_mesh *mesh, unsigned axes, wf_ctx *ctx, co
     return status;
 }
 
+/* All ranks of the axes have the same samples and groups, so all of them or none return early. */
 static wf_status merge_sums(const wf_mesh *mesh, unsigned axes, const wf_array *sums)
 {
     wf_comm *comm = wf_mesh_comm_of(mesh, axes);
@@ -46,6 +47,7 @@ static wf_status merge_sums(const wf_mesh *mesh, unsigned axes, const wf_array *
     return wf_allreduce_raw(comm, sums->data, sums->data, wf_array_count(sums), WF_F64, WF_SUM);
 }
 
+/* The layer decides when to merge; this struct borrows the mesh and owns nothing. */
 wf_group_merge wf_group_merge_mesh(const wf_mesh *mesh)
 {
     return (wf_group_merge){.mesh = mesh, .stats = merge_stats, .sums = merge_sums};

@@ -22,6 +22,8 @@ typedef struct near_call {
 /* --- the part of this rank ------------------------------------------------------------------------------------------
  */
 
+/* The kernel moves a window inside at the image's border, which needs an image of at least one window. Looks at global
+ * numbers, so all ranks judge alike. */
 static wf_status check_near(const wf_var *q, const wf_near_opts *o, int nd)
 {
     char text[WF_SHAPE_TEXT];
@@ -49,11 +51,13 @@ static wf_status shard_pixels_of(const wf_tensor *x, int nd, int64_t channels, w
     *s = (wf_sharding){.channels = channels, .box = {.rank = 2 + nd}};
     s->box.hi[0] = x->shape.dim[0];
     s->box.hi[1] = channels;
+    /* Bounds of pixels may be known to their rank only; the halo needs those of all ranks. */
     if (layout.known)
         WF_TRY(wf_layout_complete(&layout, wf_layout_axes(&layout, ((1u << nd) - 1) << 1)));
     s->mesh = layout.known ? layout.mesh : NULL;
     for (int d = 0; d < nd; d++) {
         const unsigned axes = wf_layout_axes(&layout, 1u << (1 + d));
+        /* Two axes on one dimension would make a grid of parts along it, which the plan below does not have. */
         WF_CHECK((axes & (axes - 1)) == 0, WF_ERR_SHAPE,
                  "neighbourhood_attention: dimension %d of its input is cut twice: %s", 2 + d,
                  wf_layout_text(&layout, text));
@@ -79,6 +83,7 @@ static wf_status find_halo(const wf_near_opts *o, const wf_sharding *s, wf_dtype
     }
     if (s->mesh)
         return wf_halo_make(s, &map, s, NULL, dtype, &call->halo);
+    /* Without a mesh all pixels are here. */
     call->halo.need = s->box;
     return WF_OK;
 }
@@ -95,11 +100,13 @@ static wf_status plan_near(const wf_var *q, const wf_var *v, const wf_near_opts 
     if (call->scale == 0)
         call->scale = 1 / sqrt((double)d);
     WF_TRY(check_near(q, o, nd));
+    /* One image with the channels of keys and values: they travel in the same messages. */
     WF_TRY(shard_pixels_of(x, nd, x->shape.dim[last] + v->value->shape.dim[last], &s));
     WF_TRY(find_halo(o, &s, x->dtype, call));
     wf_neighbourhood *const g = &call->around;
     for (int i = 0; i < 3; i++) {
         const int from = i - (3 - nd);
+        /* Dimensions are filled up with 1s in front: the kernels know three. */
         g->length[i] = from < 0 ? 1 : s.length[from];
         g->kernel[i] = from < 0 ? 1 : o->kernel[from];
         g->dilation[i] = from < 0 ? 1 : o->dilation[from];
@@ -122,6 +129,7 @@ static wf_status copy_channels(const wf_tensor *each, const wf_tensor *both, int
         one.stride[d] = pixels.stride[d == 1 ? last : d - 1];
     }
     all.dim[1] = one.dim[1];
+    /* An empty part has no memory to move in. */
     if (all.data)
         all.data = (char *)all.data + at * all.stride[1] * (int64_t)wf_dtype_size(all.dtype);
     return each->ctx->k->copy(each->ctx, back ? &all : &one, back ? &one : &all, false);
@@ -152,6 +160,7 @@ typedef struct near_two {
 
 static wf_status exchange_two(wf_exchange *exchange, const wf_tensor *from, wf_tensor *to, bool reverse)
 {
+    /* Gradients of one key come from several ranks and are added, to zeros. */
     if (reverse) {
         WF_TRY(wf_tensor_fill(to, 0));
         WF_TRY(wf_exchange_reverse_begin(exchange, from, to));
@@ -186,6 +195,7 @@ static wf_status read_near(const near_call *call, const wf_var *k, const wf_var 
     near_two own = {wf_tensor_dense(k->value, k->value->dtype, WF_ROW_MAJOR),
                     wf_tensor_dense(v->value, v->value->dtype, WF_ROW_MAJOR)};
     wf_status status = own.k && own.v ? WF_OK : wf_error_code();
+    /* All pixels are here: the own arrays are what is saved. */
     if (!call->halo.exchange || status != WF_OK) {
         saved[NEAR_K] = own.k;
         saved[NEAR_V] = own.v;
@@ -202,6 +212,7 @@ static wf_status read_near(const near_call *call, const wf_var *k, const wf_var 
 
 /* --- kernels ------------------------------------------------------------------------------------------------------ */
 
+/* Statistics of softmax are at least f32. */
 static wf_dtype wide_for(wf_dtype dtype)
 {
     return dtype == WF_F64 ? WF_F64 : WF_F32;
@@ -225,6 +236,7 @@ static wf_array pixel_array(const wf_tensor *t)
     if (!t)
         return a;
     a.shape = WF_SHAPE(s.dim[0], 1, 1, s.dim[nd], s.dim[nd + 1]);
+    /* Pixel dimensions move to the end of the three. */
     for (int d = 1; d < nd; d++)
         a.shape.dim[3 - d] = s.dim[nd - d];
     return a;
@@ -268,6 +280,7 @@ static wf_status give_table_rows(wf_node *node, const wf_tensor *rows)
     bool add = false;
     wf_tensor *whole = wf_node_grad(node, NEAR_BIAS, &add);
     WF_NEED(whole);
+    /* Heads that other ranks have get a gradient of 0 here; the sum over ranks completes the table. */
     if (call->heads < call->all && !add)
         WF_TRY(wf_tensor_fill(whole, 0));
     wf_tensor *part = wf_tensor_view(whole, own_rows(call, table->shape));
@@ -281,6 +294,7 @@ static wf_status give_table_rows(wf_node *node, const wf_tensor *rows)
 static wf_status run_near_back(wf_node *node, wf_tensor *const grad[NEAR_INPUTS], const wf_tensor *dy)
 {
     const near_call *const call = node->state;
+    /* A rank without a head takes part in exchanges only. */
     const wf_tensor *of[NEAR_SAVED];
     near_arrays arrays;
     if (call->heads == 0)
@@ -303,6 +317,7 @@ static wf_status run_near_back(wf_node *node, wf_tensor *const grad[NEAR_INPUTS]
 static wf_status return_near(wf_node *node, wf_tensor **grad)
 {
     const near_call *const call = node->state;
+    /* Nothing was exchanged, or no gradient of keys is wanted, which all ranks know alike. */
     const near_two from = {grad[NEAR_K], grad[NEAR_V]};
     if (!call->halo.exchange || !from.k)
         return WF_OK;
@@ -342,6 +357,7 @@ static wf_status backward_near(wf_node *node)
     if (status == WF_OK && grad[NEAR_BIAS])
         status = give_table_rows(node, grad[NEAR_BIAS]);
     wf_tensor_free(grad[NEAR_BIAS]);
+    /* Given gradients belong to the tape; what was made and is not wanted is freed. */
     for (int i = 0; i < NEAR_BIAS; i++)
         if (status == WF_OK && grad[i] && wf_node_wants(node, i))
             status = wf_function_give(node, i, grad[i]);
@@ -362,6 +378,7 @@ static wf_status save_near(const near_call *call, const wf_var *q, const wf_var 
     WF_TRY(read_near(call, k, v, saved));
     saved[NEAR_Q] = wf_tensor_dense(x, x->dtype, WF_ROW_MAJOR);
     if (bias) {
+        /* Only the rows of this rank's heads are used, so only they are widened. */
         wf_tensor *rows = wf_tensor_view(bias->value, own_rows(call, bias->value->shape));
         saved[NEAR_BIAS] = rows ? wf_tensor_dense(rows, wide_for(x->dtype), WF_ROW_MAJOR) : NULL;
         wf_tensor_free(rows);
@@ -397,6 +414,7 @@ wf_var *wf_near_attention(wf_var *q, wf_var *k, wf_var *v, const wf_near_opts *o
     wf_var *bias = o->bias ? wf_param_var(q->tape, o->bias) : NULL;
     if (o->bias && !bias)
         return NULL;
+    /* Each rank sees its own queries: the gradient of the table is a sum over everything that cuts x. */
     if (o->bias)
         wf_param_sum_parts(o->bias, &q->value->layout, ~0u);
     WF_TRY_NULL(plan_near(q, v, o, &call));

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A walk through a model in the order in which children were added; the data is assumed to pass them in this order. */
+/* A walk through a model in the order in which children were added; the data is assumed to pass them in this order.
+ * Every rank walks the same model, and nothing is sent. */
 typedef struct walk {
     const wf_mesh *mesh;
     unsigned how;
@@ -26,7 +27,8 @@ typedef struct walk {
 /* --- inputs ---------------------------------------------------------------------------------------------------------
  */
 
-/* Whole along the dimension that this axis shards. */
+/* Whole along the dimension that this axis shards. Local: what the redistribution to this layout moves is decided by
+ * wf_redistribute. */
 static void join(wf_layout *layout, int axis)
 {
     const int d = layout->dim[axis];
@@ -42,6 +44,7 @@ static wf_var *shard_pixels(const wf_layer *layer, wf_var *x)
 {
     const wf_mesh *mesh = layer->prepare_mesh;
     wf_layout layout = x->value->layout, usual;
+    /* A local x is the same on all ranks (a program that has not sharded its input), or laid out on another mesh. */
     if (!layout.known || layout.mesh != mesh) {
         WF_TRY_NULL(wf_mesh_layout_activation_recent(mesh, layout.known ? layout.global : x->value->shape, &usual));
         if (usual.placement[WF_AXIS_CHANNEL] == WF_SHARDED)
@@ -60,7 +63,8 @@ static wf_var *shard_pixels(const wf_layer *layer, wf_var *x)
     return moved ? wf_redistribute_along(x, layout, moved) : x;
 }
 
-/* Whole but for its first `kept` dimensions. */
+/* Whole but for its first `kept` dimensions: a layer behind a flatten needs whole samples, one of pixels whole
+ * images. */
 static wf_var *joined(wf_var *x, int kept)
 {
     wf_layout layout = x->value->layout;
@@ -98,6 +102,7 @@ static wf_var *all_channels(const wf_layer *layer, wf_var *x)
     return x ? shard_pixels(layer, x) : NULL;
 }
 
+/* The conversion belongs to the layer: a model written for one process needs no line between its layers. */
 static void prepare_with(wf_layer *layer, const wf_mesh *mesh, wf_var *(*prepare)(const wf_layer *, wf_var *))
 {
     layer->prepare = prepare;
@@ -108,6 +113,7 @@ static void prepare_with(wf_layer *layer, const wf_mesh *mesh, wf_var *(*prepare
 /* --- one layer becomes another --------------------------------------------------------------------------------------
  */
 
+/* The parallel parameter takes its slice of the value that the serial one has, if that was drawn or loaded already. */
 static wf_status take_value(wf_param *to, wf_param *from)
 {
     to->trainable = from->trainable;
@@ -119,6 +125,7 @@ static wf_status take_value(wf_param *to, wf_param *from)
     return status;
 }
 
+/* By name, since kinds need not list their parameters in one order. */
 static wf_status take_values(wf_layer *layer, wf_layer *other)
 {
     for (int i = 0; i < other->n_params; i++) {
@@ -142,6 +149,7 @@ static wf_status become(wf_layer *layer, wf_layer *other)
                               wf_param_path(layer->params[i]));
     if (status == WF_OK)
         status = take_values(layer, other);
+    /* Nothing that can fail comes after this line. */
     if (status == WF_OK) {
         /* The object stays, since the model and the optimizer point to it: only its interior is exchanged. */
         const wf_layer former = *layer;
@@ -172,6 +180,7 @@ static wf_status become(wf_layer *layer, wf_layer *other)
 
 typedef wf_layer *(*conv_maker)(const wf_mesh *mesh, wf_conv_opts opts);
 
+/* Tables by transposed and dimensions: the constructors of users are the only ones. */
 static wf_status swap_conv(wf_layer *layer, walk *w)
 {
     static const conv_maker channel[2][3] = {
@@ -211,6 +220,7 @@ static wf_status swap_linear(wf_layer *layer, walk *w)
     return WF_OK;
 }
 
+/* An embedding's output has all channels on every rank. */
 static wf_status swap_embedding(wf_layer *layer, walk *w)
 {
     w->sharded = false;
@@ -287,6 +297,7 @@ static void place_attention(wf_layer *layer, walk *w)
 static wf_status swap_norm(wf_layer *layer, const walk *w)
 {
     wf_norm_merge merge;
+    /* The program has merged its statistics itself. */
     if (wf_norm_is_merged(layer))
         return WF_OK;
     if (w->sharded)
@@ -298,6 +309,7 @@ static wf_status swap_norm(wf_layer *layer, const walk *w)
     return WF_OK;
 }
 
+/* Forms for which the mesh has no axis are left out, so that a layer does not change its kind for nothing. */
 static unsigned possible(const wf_mesh *mesh, unsigned how)
 {
     const bool pixels = wf_mesh_size(mesh, WF_AXIS_DEPTH) > 1 || wf_mesh_size(mesh, WF_AXIS_HEIGHT) > 1 ||
@@ -328,13 +340,15 @@ static void accept_any(wf_layer *layer, walk *w)
 }
 
 /* A layer of any other kind stays as it is, and so does wf_lambda of another function: what it does to each element is
- * right on parts too, and whatever needs whole samples or channels returns an error when it is applied. */
+ * right on parts too, and whatever needs whole samples or channels returns an error when it is applied. One layer, then
+ * its children, which may be of any kind. */
 static wf_status swap(wf_layer *layer, walk *w)
 {
     const bool table = layer->kind == &wf_embedding_serial; /* the table's new form is another kind */
     const bool near = attends_near(layer);
     const bool known = layer->kind == &wf_conv_serial || layer->kind == &wf_linear_serial || is_image(layer) ||
                        wf_norm_is(layer) || near;
+    /* The choice is asked only about layers that have several forms. */
     if (w->choose && (known || table))
         w->how = choice_of(w, layer);
     else if (w->choose)
@@ -383,6 +397,7 @@ wf_status wf_parallelize_by(wf_layer *model, const wf_mesh *mesh, wf_parallel_ch
     WF_CHECK(model->ctx == wf_comm_ctx(wf_mesh_world(mesh)), WF_ERR_ARGUMENT,
              "wf_parallelize_by: the model belongs to another context than the mesh; make it with wf_comm_ctx");
     walk w = {.mesh = mesh, .choose = choose, .user = user};
+    /* Nothing is split: only statistics may be merged over the samples. */
     if (possible(mesh, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL) == 0)
         w = (walk){.mesh = mesh, .how = choose(user, model) & WF_PARALLEL_SYNC_BN};
     return swap(model, &w);
@@ -391,6 +406,7 @@ wf_status wf_parallelize_by(wf_layer *model, const wf_mesh *mesh, wf_parallel_ch
 /* --- normalisation alone --------------------------------------------------------------------------------------------
  */
 
+/* Goes into layers of all kinds, as blocks hide their norms. */
 static wf_status sync_norms(wf_layer *layer, wf_comm *comm)
 {
     wf_norm_merge merge;

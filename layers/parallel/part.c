@@ -13,6 +13,7 @@ static void add_boundary(wf_part_info *info, const wf_boundary *boundary)
     }
 }
 
+/* The planner works with numbers, not with layers: what it must know of a kind is copied into one struct. */
 static wf_part_info conv_info(const wf_layer *layer)
 {
     const wf_conv_state *s = layer->state;
@@ -44,6 +45,7 @@ static wf_part_info pool_info(const wf_layer *layer)
     return info;
 }
 
+/* Kinds that are not known here may describe themselves; else the planner leaves them whole. */
 wf_part_info wf_part_of(const wf_layer *layer)
 {
     if (layer->kind == &wf_conv_serial)
@@ -67,6 +69,7 @@ wf_part_info wf_part_of(const wf_layer *layer)
     return info;
 }
 
+/* The largest part that a rank can have, as the slowest rank counts. */
 static int64_t share(int64_t n, int64_t ranks)
 {
     return (n + ranks - 1) / ranks;
@@ -92,6 +95,7 @@ static wf_layer *conv_part(const wf_layer *layer, int64_t in, int64_t out)
     return make[s->transposed][s->geom.nd - 1](layer->ctx, o);
 }
 
+/* The layer has no values that anyone reads: it is run with random ones for its time. */
 wf_layer *wf_part_new(const wf_layer *layer, int64_t in, int64_t out)
 {
     WF_NEED_NULL(layer);

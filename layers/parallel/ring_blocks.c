@@ -1,8 +1,12 @@
-/* Blocks of keys and values of ring attention, and how they travel. */
+/* Blocks of keys and values of ring attention, and how they travel. Everything that a rank must know of the others
+ * follows from the bounds in the call: no function here asks another rank. A block is one run of bytes: the keys of all
+ * runs, the values of all runs, each [N,tokens,features]. */
 #include "layers/parallel/ring_impl.h"
 
 /* --- who has what ------------------------------------------------------------------------------------------------- */
 
+/* Paired: the r-th block of 2 P from the front and the r-th from the end. Under a causal mask an early and a late block
+ * together see as much as any other such pair. */
 wf_range wf_ring_run(const wf_ring_call *c, bool keys, int rank, int x)
 {
     wf_range r;
@@ -14,6 +18,8 @@ wf_range wf_ring_run(const wf_ring_call *c, bool keys, int rank, int x)
     return r;
 }
 
+/* Step j has the block of the rank j places before: `size` is added since the remainder of a negative number is
+ * negative in C. */
 int wf_ring_owner(const wf_ring_call *c, int rank, int step)
 {
     return ((rank - step) % c->size + c->size) % c->size;
@@ -32,10 +38,12 @@ int64_t wf_ring_keys(const wf_ring_call *c, int rank)
 /* Whole cache lines, so that what follows is aligned for any type. */
 int64_t wf_ring_bytes(const wf_ring_call *c, int rank, wf_dtype dtype)
 {
+    /* Twice: keys and values. */
     const int64_t bytes = 2 * c->n * wf_ring_keys(c, rank) * c->features * (int64_t)wf_dtype_size(dtype);
     return (bytes + 63) / 64 * 64;
 }
 
+/* A message may have both, the gradients being those of the block before it. */
 static int64_t message_bytes(const wf_ring_call *c, int rank, const wf_ring_message *m)
 {
     return (m->keys ? wf_ring_bytes(c, wf_ring_owner(c, rank, m->step), c->dtype) : 0) +
@@ -74,6 +82,7 @@ static wf_exchange *message_exchange(const wf_ring_call *c, const wf_ring_messag
         range[r] = (wf_range){at, at + message_bytes(c, r, m)};
         at = range[r].hi;
     }
+    /* Every rank needs the message of the rank before it, so the ring is closed. */
     for (int r = 0; r < c->size; r++)
         range[c->size + r] = range[wf_ring_owner(c, r, 1)];
     wf_exchange *exchange = plan_exchange(c, range, WF_SHAPE(at), 0, WF_U8);
@@ -111,6 +120,7 @@ wf_status wf_ring_take(const wf_ring_call *c, const wf_tensor *x, bool keys, int
     return wf_exchange_end(exchange);
 }
 
+/* The reversed exchange adds to zeros; every token is in one run, so this is a copy. */
 wf_tensor *wf_ring_put(const wf_ring_call *c, wf_tensor *const *from, bool keys, wf_ctx *ctx)
 {
     const int64_t *const bounds = keys ? c->keys : c->queries;
@@ -138,6 +148,7 @@ wf_tensor *wf_ring_put(const wf_ring_call *c, wf_tensor *const *from, bool keys,
 wf_array wf_ring_array(const wf_ring_call *c, void *data, wf_dtype dtype, int rank, bool values, int x)
 {
     const wf_range r = wf_ring_run(c, true, rank, x);
+    /* Values follow all keys; runs follow each other in both. */
     int64_t at = values ? c->n * wf_ring_keys(c, rank) * c->features : 0;
     for (int before = 0; before < x; before++) {
         const wf_range b = wf_ring_run(c, true, rank, before);
@@ -185,6 +196,7 @@ wf_status wf_ring_send(const wf_ring_call *c, const wf_ring_message *m, const wf
     return status;
 }
 
+/* Ends the exchange after an error of the computation too, and returns the first error of the two. */
 wf_status wf_ring_end(wf_exchange *exchange, wf_status status)
 {
     if (!exchange)

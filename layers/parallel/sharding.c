@@ -2,7 +2,8 @@
  * Pure arithmetic on boxes of all ranks. */
 #include "layers/parallel/parallel_impl.h"
 
-/* The first output at or after the place of input `a`. */
+/* The first output at or after the place of input `a`. Monotonic in `a`, so bounds of inputs become ascending bounds of
+ * outputs. */
 static int64_t place_of(const wf_index_map *index_map, int d, int64_t a)
 {
     const wf_window w = index_map->window[d];
@@ -11,6 +12,8 @@ static int64_t place_of(const wf_index_map *index_map, int d, int64_t a)
         return wf_window_anchored(w, (wf_range){a, a}, most, false, false).lo;
     if (index_map->kind == WF_INDEX_MAP_RESIZE)
         return wf_resize_place(&index_map->resize, d, a);
+    /* Scaling moves a place by its factor; a transposed convolution by its stride, to the middle of what the input
+     * writes. */
     int64_t at = a * index_map->resample.scale[d];
     if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK)
         at = w.stride * a - w.pad_lo + (wf_window_extent(w) - 1) / 2;
@@ -26,6 +29,7 @@ static wf_status find_axis(const wf_layer *layer, const char *name, const wf_lay
     for (int a = 0; a < WF_AXES; a++) {
         if (layout->placement[a] != WF_SHARDED || layout->dim[a] != 2 + d)
             continue;
+        /* A cut by several axes would need a product of bounds, and a plan for it. */
         WF_CHECK(*axis < 0, WF_ERR_SHAPE, "%s \"%s\": its input is cut twice along dimension %d: %s", name,
                  wf_layer_path(layer), 2 + d, wf_layout_text(layout, text));
         WF_CHECK(
@@ -58,6 +62,7 @@ static wf_status check_channels(const wf_layer *layer, const char *name, const w
     return WF_OK;
 }
 
+/* Judges the layout only, which is equal on all ranks of the mesh but for the box: all return the same. */
 wf_status wf_sharding_check(const wf_layer *layer, const char *name, const wf_mesh *mesh, const wf_var *x,
                             wf_sharding_taken taken)
 {
@@ -95,6 +100,7 @@ wf_status wf_sharding_read(const wf_layer *layer, const char *name, const wf_mes
     const wf_shape shape = x->value->shape, global = layout->known ? layout->global : shape;
     /* An input without a layout is taken to be whole on every rank. */
     *sharding = (wf_sharding){.mesh = mesh, .channels = global.dim[1], .box = wf_box_of_shape(shape)};
+    /* The batch is not looked at: samples stay where they are. */
     for (int d = 1; d < shape.rank && layout->known; d++) {
         sharding->box.lo[d] = layout->box.lo[d];
         sharding->box.hi[d] = layout->box.hi[d];
@@ -115,6 +121,7 @@ wf_status wf_sharding_of(const wf_layer *layer, const char *name, const wf_mesh 
     return wf_sharding_read(layer, name, mesh, x, sharding);
 }
 
+/* Local: the mesh keeps equal bounds once, and every rank computes those of all places. */
 static wf_status shard_output(wf_ctx *ctx, const wf_sharding *in, const wf_index_map *index_map, int d,
                               wf_sharding *out)
 {
@@ -177,6 +184,7 @@ wf_tensor *wf_sharding_tensor(const wf_var *x, const wf_layout *layout)
 
 /* Halos. */
 
+/* Ranges along one axis, of all places: need minus have is what travels. */
 typedef struct halo_ranges {
     wf_range *have, *need; /* of every place along the axis that cuts a dimension */
     int size, place;
@@ -189,6 +197,7 @@ static halo_ranges ranges_along(const wf_sharding *have, const wf_index_map *ind
     const wf_axis axis = (wf_axis)have->axis[d];
     halo_ranges r = {.have = memory, .size = wf_mesh_size(have->mesh, axis), .place = wf_mesh_rank(have->mesh, axis)};
     r.need = r.have + r.size;
+    /* A place without outputs needs nothing and may still have inputs, which others need. */
     for (int i = 0; i < r.size; i++) {
         r.have[i] = (wf_range){have->bounds[d][i], have->bounds[d][i + 1]};
         r.need[i] = wf_index_map_reads(index_map, d, (wf_range){want->bounds[d][i], want->bounds[d][i + 1]});
@@ -210,6 +219,7 @@ typedef struct halo_regions {
 
 static void shard_halo_channels(const wf_sharding *have, const wf_halo_channels *channels, halo_regions *h)
 {
+    /* Each rank along the channel axis computes with its own range; all of them hold other ranges. */
     const wf_range need = channels->need[wf_mesh_rank(have->mesh, WF_AXIS_CHANNEL)];
     h->from.global.dim[1] = h->to.global.dim[1] = channels->all;
     h->from.dim[WF_AXIS_CHANNEL] = h->to.dim[WF_AXIS_CHANNEL] = 1;
@@ -222,6 +232,7 @@ static void shard_halo_channels(const wf_sharding *have, const wf_halo_channels 
 static void find_regions(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
                          const wf_halo_channels *channels, wf_range *memory, halo_regions *h)
 {
+    /* Counts elements of all ranks together, so that all come to the same number. */
     double needed = 1, kept = 1;
     h->from = (wf_regions){.global = wf_box_shape(have->box)};
     for (int a = 0; a < WF_AXES; a++)
@@ -233,6 +244,8 @@ static void find_regions(const wf_sharding *have, const wf_index_map *index_map,
     for (int d = 0; d < index_map->nd; d++) {
         h->from.global.dim[2 + d] = h->to.global.dim[2 + d] = have->length[d];
         if (have->axis[d] < 0) {
+            /* The axis does not cut this dimension: every rank has all of it, and elements beyond the edges are made of
+             * that. */
             const wf_range all = wf_index_map_reads(index_map, d, (wf_range){0, want->length[d]});
             h->need.lo[2 + d] = all.lo < 0 ? all.lo : 0;
             h->need.hi[2 + d] = all.hi > have->length[d] ? all.hi : have->length[d];
@@ -269,6 +282,7 @@ static size_t bytes_of_ranges(const wf_sharding *have, const wf_index_map *index
     return bytes;
 }
 
+/* The volume of an exchange that is not made: a chain compares depths by it. */
 wf_status wf_halo_volume(const wf_sharding *have, const wf_index_map *index_map, const wf_sharding *want,
                          double *volume)
 {
@@ -283,7 +297,8 @@ wf_status wf_halo_volume(const wf_sharding *have, const wf_index_map *index_map,
     return WF_OK;
 }
 
-/* A pole needs columns of other ranks where those are cut, also for rows that this rank has. */
+/* A pole needs columns of other ranks if those are cut, also for rows that this rank has: the point on the other side
+ * of a pole is half a turn away. */
 static bool turns(const wf_sharding *have, const wf_index_map *index_map)
 {
     const wf_boundary *b = index_map->boundary;
@@ -306,6 +321,7 @@ static wf_exchange *exchange_beyond(const wf_sharding *have, const wf_boundary *
     void *memory;
     WF_TRY_NULL(wf_pool_take_host(ctx, bytes, &memory));
     int64_t *negated = memory;
+    /* A part may have some of the channels; numbers are made relative to its first one. */
     boundary.n_negated = 0;
     for (int i = 0; i < all->n_negated; i++)
         if (all->negated[i] >= channels.lo && all->negated[i] < channels.hi)
@@ -334,6 +350,7 @@ static wf_status make_halo(const wf_sharding *have, const wf_index_map *index_ma
     }
     if (!boundary)
         return WF_OK;
+    /* Elements beyond the edges come from this rank's own part. */
     wf_shape whole = wf_box_shape(have->box);
     whole.dim[1] = have->channels;
     for (int d = 0; d < index_map->nd; d++)

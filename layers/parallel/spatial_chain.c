@@ -29,6 +29,8 @@ typedef struct deep_halo {
     wf_box own;
 } deep_halo;
 
+/* The chain's layers have added up the gradient of everything that this rank read; the halo's part of it goes home
+ * here, once. */
 static wf_status backward(wf_node *node)
 {
     const deep_halo *deep = node->state;
@@ -43,6 +45,7 @@ static wf_var *gather(wf_var *x, wf_box own_box, const wf_halo *halo)
 {
     const deep_halo deep = {*halo, own_box};
     wf_layout layout = x->value->layout;
+    /* One rank, or layers with kernels of one pixel. */
     if (!wf_halo_needed(halo))
         return x;
     wf_tensor *own = wf_dense_value(x), *whole = own ? wf_halo_input_whole(own, own_box, halo) : NULL;
@@ -62,6 +65,7 @@ static wf_var *gather(wf_var *x, wf_box own_box, const wf_halo *halo)
 /* Inputs of a chain that go on beyond the edges and arrive with its halo do so in circles. */
 static const wf_boundary ring = {.edge = WF_EDGE_CIRCULAR};
 
+/* Composes the maps of layers [first, last): what their last outputs read of the first inputs. */
 static wf_index_map link_of(const chain_plan *p, int first, int last)
 {
     wf_index_map index_map = {
@@ -125,7 +129,8 @@ static bool joins_along(const chain_plan *p, wf_layer *const *layers, int first,
     return read.lo >= -all.in[d] && read.hi <= 2 * all.in[d];
 }
 
-/* Settles how the layers go on beyond their edges in this group; false: they are none. */
+/* Settles how the layers go on beyond their edges in this group; false: they are none. Marks in the plan of each layer
+ * how it continues, also if the answer is false: the caller tries another group or runs the layer alone. */
 static bool join(const chain_plan *p, wf_layer *const *layers, int first, int last)
 {
     bool joins = true;
@@ -166,14 +171,15 @@ static wf_var *run_group(wf_layer *chain, const chain_plan *p, int first, int la
 
 /* Cost. */
 
-/* The number of outputs of layer i, for each sample, that all ranks together must compute to get their outputs of
- * layer last - 1. */
+/* The number of outputs of layer i, for each sample, that all ranks together must compute to get their outputs of layer
+ * last - 1. Outputs that several ranks need are computed by each of them: this is what a deeper halo costs. */
 static double outputs_of(const chain_plan *p, int i, int last)
 {
     const wf_index_map rest = link_of(p, i + 1 < last ? i + 1 : i, last);
     const wf_sharding *want = &p->sharding[last];
     double n = (double)p->sharding[i + 1].channels;
     for (int d = 0; d < rest.nd; d++) {
+        /* Along a dimension that no axis cuts there is one place. */
         int64_t along = 0;
         const int places = want->axis[d] < 0 ? 1 : wf_mesh_size(p->mesh, (wf_axis)want->axis[d]);
         for (int r = 0; r < places; r++) {
@@ -196,6 +202,7 @@ static wf_status cost_of(const chain_plan *p, const wf_chain_costs *costs, int f
     const wf_index_map all = link_of(p, first, last);
     double work = 0, volume;
     int places = 1;
+    /* Bytes and work of all ranks, divided below by the number of ranks that share them. */
     WF_TRY(wf_halo_volume(&p->sharding[first], &all, &p->sharding[last], &volume));
     for (int d = 0; d < all.nd; d++)
         if (p->sharding[first].axis[d] >= 0)
@@ -220,6 +227,7 @@ static wf_status choose_groups(const chain_plan *p, wf_layer *const *layers, con
                 continue;
             WF_TRY(cost_of(p, costs, first, last, &seconds));
             seconds += p->least[last];
+            /* One layer is always a group, whatever it costs; ties keep the shorter group. */
             if (last > first + 1 && seconds >= p->least[first])
                 continue;
             p->least[first] = seconds;
@@ -230,6 +238,7 @@ static wf_status choose_groups(const chain_plan *p, wf_layer *const *layers, con
 
 static wf_status make_groups(spatial_chain *s, wf_layer *const *layers, const chain_plan *p)
 {
+    /* The given depth, shortened to where one exchange serves. */
     for (int i = 0; i < p->count; i++) {
         p->next[i] = i + s->depth < p->count ? i + s->depth : p->count;
         while (p->next[i] > i + 1 && !join(p, layers, i, p->next[i]))
@@ -243,6 +252,7 @@ static wf_status make_groups(spatial_chain *s, wf_layer *const *layers, const ch
 
 /* Forward. */
 
+/* Plans all layers before any runs: a layer that does not take its input fails before something was sent. */
 static wf_status plan_chain(const wf_layer *chain, const wf_var *x, chain_plan *p)
 {
     wf_shape shape = x->value->layout.global, y;
@@ -263,6 +273,7 @@ static wf_var *run_chain(wf_layer *chain, chain_plan *p, wf_var *x)
     WF_TRY_NULL(make_groups(chain->state, chain->children, p));
     for (int first = 0, last; first < p->count && x; first = last) {
         last = p->next[first];
+        /* A group of one layer is that layer, with its own exchange. */
         x = last == first + 1 ? wf_apply(chain->children[first], x) : run_group(chain, p, first, last, x);
     }
     return x;
@@ -289,6 +300,7 @@ static wf_var *forward(wf_layer *chain, wf_var *x)
 
 static const wf_layer_kind spatial_chain_kind = {.name = "spatial_chain", .forward = forward, .computes = true};
 
+/* Takes the layers: a failure frees those that have no parent yet, in the caller. */
 static wf_status add_layers(wf_layer *chain, const wf_mesh *mesh, int count, wf_layer *const *layers)
 {
     for (int i = 0; i < count; i++) {

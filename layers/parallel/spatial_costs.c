@@ -10,6 +10,8 @@
 #define BYTE_SECONDS    3e-10
 #define WORK_SECONDS    1.5e-11
 
+/* Rounds that count and rounds before them, which make memory and connections; elements of the short and the long
+ * message; the convolution that is timed. */
 enum { ROUNDS = 9, WARM = 3, SHORT = 16, LONG = 65536, CHANNELS = 16, SIDE = 32, KERNEL = 3 };
 
 static double now(void)
@@ -19,7 +21,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The median is not moved by a few rounds in which the system was busy elsewhere. */
+/* The median is not moved by a few rounds in which the system was busy elsewhere. Insertion sort of nine numbers. */
 static double median(double took[ROUNDS])
 {
     for (int i = 1; i < ROUNDS; i++)
@@ -74,6 +76,7 @@ static wf_status time_messages(wf_comm *comm, double *message, double *byte)
 {
     wf_ctx *ctx = wf_comm_ctx(comm);
     const size_t size = (size_t)wf_comm_size(comm), bytes = 2 * size * sizeof(wf_box);
+    /* Bytes that an average rank gets in the long exchange beyond those of the short one. */
     const double each = 2.0 * (double)(size - 1) / (double)size * (LONG - SHORT) * (double)sizeof(float);
     double shortest = 0, longest = 0;
     void *memory;
@@ -109,6 +112,7 @@ static wf_status run_rounds(wf_ctx *ctx, const wf_tensor *x, const wf_tensor *w,
     const wf_array in = wf_tensor_array(x), filter = wf_tensor_array(w), out = wf_tensor_array(y);
     WF_TRY(ctx->k->fill(ctx, &in, 1));
     WF_TRY(ctx->k->fill(ctx, &filter, 1));
+    /* The first round makes the primitive. */
     for (int i = -1; i < ROUNDS; i++) {
         const double start = now();
         WF_TRY(ctx->k->conv_forward(ctx, &(wf_conv_args){.geom = &geom, .x = &in, .w = &filter, .y = &out}));
@@ -125,6 +129,7 @@ static wf_status time_work(wf_ctx *ctx, double *seconds)
     wf_tensor *x = wf_tensor_new(ctx, dtype, image), *w = wf_tensor_new(ctx, dtype, filter),
               *y = wf_tensor_new(ctx, dtype, image);
     const wf_status status = run_rounds(ctx, x, w, y, seconds);
+    /* Multiplications of the convolution without its borders: good enough to compare depths by. */
     *seconds /= (double)(CHANNELS * CHANNELS * KERNEL * KERNEL) * SIDE * SIDE;
     wf_tensor_free(x);
     wf_tensor_free(w);
@@ -140,6 +145,7 @@ wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs)
     if (costs->message > 0 && costs->byte > 0 && costs->work > 0)
         return WF_OK;
     WF_NEED(comm);
+    /* A measurement may differ from run to run, and the depth with it, and then the order of sums. */
     if (!wf_config_get()->deterministic) {
         WF_TRY(time_messages(comm, &measured[0], &measured[1]));
         WF_TRY(time_work(wf_comm_ctx(comm), &measured[2]));

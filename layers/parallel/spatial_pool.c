@@ -23,6 +23,7 @@ static const wf_op spatial_pool_op = {.name = "spatial_pool", .backward = wf_win
 
 /* Over the whole image. */
 
+/* The output of a global pool has one pixel, which every rank gets: axes that cut pixels cut nothing any more. */
 static wf_layout replicated(const wf_sharding *sharding, wf_layout layout)
 {
     for (int d = 0; d < layout.global.rank - 2; d++) {
@@ -37,7 +38,8 @@ static wf_layout replicated(const wf_sharding *sharding, wf_layout layout)
     return layout;
 }
 
-/* The mean of the local elements, if there are any, scaled to be a part of the global mean. */
+/* The mean of the local elements, if there are any, scaled to be a part of the global mean. An empty part has a share
+ * of 0, and adds zeros to the sum. */
 static void make_share(const wf_sharding *sharding, pool_call *call)
 {
     call->share = 1;
@@ -54,6 +56,7 @@ static wf_status scale(const wf_array *a, wf_ctx *ctx, double by)
     return ctx->k->binary(ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = by, .a = a, .y = a});
 }
 
+/* Sum over ranks of mean times share is the global mean; the order of the sum is that of the reducer. */
 static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf_tensor *y)
 {
     WF_NEED(own);
@@ -76,6 +79,7 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
 static wf_status backward_global(wf_node *node)
 {
     const pool_call *call = node->state;
+    /* A maximum was taken over the gathered input: its places are in there. */
     const wf_window_op_call *plain = &call->of.plain;
     const wf_tensor *x = node->in[0]->value, *index = plain->indexed ? wf_node_saved(node, 0) : NULL;
     const wf_box need = plain->halo.exchange ? plain->halo.need : plain->in;
@@ -136,6 +140,7 @@ static wf_status plan_pool(const wf_layer *layer, const wf_var *x, pool_call *ca
         plain->index_map.out[d] = plain->out.hi[2 + d] = 1;
         plain->out.lo[2 + d] = 0;
     }
+    /* The halo of a global maximum is everything: each rank gets the whole input. */
     if (plain->indexed)
         return wf_halo_make(&in, &plain->index_map, &in, NULL, x->value->dtype, &plain->halo);
     make_share(&in, call);
@@ -148,6 +153,7 @@ wf_var *wf_spatial_pool_run(wf_layer *layer, wf_var *x, wf_tensor **places)
     wf_layout layout;
     WF_TRY_NULL(plan_pool(layer, x, &call, &layout));
     const bool global = call.of.plain.index_map.kind == WF_INDEX_MAP_ALL;
+    /* An average needs no pixels of other ranks, so it has no exchange. */
     if (global && !call.of.plain.indexed)
         return apply_average(layer, x, &call, &layout);
     wf_tensor *y = wf_sharding_tensor(x, &layout);
@@ -171,7 +177,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 
 const wf_layer_kind wf_pool_spatial = {.name = "spatial_pool", .forward = forward};
 
-/* NULL passes. */
+/* NULL passes. The constructor of the serial layer may have failed and told why. */
 static wf_layer *put_on_mesh(wf_layer *layer, const wf_mesh *mesh)
 {
     if (!layer)

@@ -1,4 +1,5 @@
-/* Spatially parallel resampling to any length: an output lies where its place among the inputs lies. */
+/* Spatially parallel resampling to any length: an output lies where its place among the inputs lies. wf_parallelize
+ * makes it from the serial layer; the arithmetic is that of layers/serial/resize.c, on boxes. */
 #include "layers/parallel/parallel_impl.h"
 #include "layers/serial/serial_impl.h"
 #include "layers/spatial.h"
@@ -43,6 +44,7 @@ static wf_layer *resize_over(const wf_mesh *mesh, const char *name, int nd, cons
     return layer;
 }
 
+/* nd is 0 for a resize, whose rank follows from its input. */
 wf_layer *wf_spatial_resize_of(const wf_layer *layer, const wf_mesh *mesh)
 {
     const wf_resize_state *s = layer->state;

@@ -11,6 +11,7 @@ typedef struct spatial_upsample {
 
 static const wf_op spatial_upsample_op = {.name = "spatial_upsample", .backward = wf_window_op_backward};
 
+/* Called on all ranks with the same global shape; only the box of x differs. */
 static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_window_op_call *call, wf_layout *layout)
 {
     const spatial_upsample *s = layer->state;

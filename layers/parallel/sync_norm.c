@@ -53,6 +53,7 @@ static wf_comm *comm_for(const over *o, const wf_tensor *x)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
+/* Numbers as doubles, since they travel with the statistics in one message; they are exact up to 2^53. */
 static norm_header describe(const wf_tensor *x, double count)
 {
     const wf_layout *layout = &x->layout;
@@ -62,6 +63,7 @@ static norm_header describe(const wf_tensor *x, double count)
     p.first_sample = (double)layout->box.lo[0];
     p.last_sample = (double)layout->box.hi[0];
     for (int d = 2; d < x->shape.rank; d++) {
+        /* Row-major place of the part's first pixel, which names the part. */
         p.first_pixel = p.first_pixel * (double)layout->global.dim[d] + (double)layout->box.lo[d];
         p.pixels *= (double)x->shape.dim[d];
         p.all_pixels *= (double)layout->global.dim[d];
@@ -76,6 +78,7 @@ static wf_status check_whole(const char *name, const norm_header *all, int size,
     int copies = 0;
     for (int r = 0; r < size; r++) {
         const norm_header *other = &all[r];
+        /* A rank with fewer samples than this one cannot be the rest of its images. */
         if (other->first_sample > mine->first_sample || other->last_sample < mine->last_sample || other->count <= 0)
             continue;
         seen += other->pixels;
@@ -127,7 +130,8 @@ static wf_status check_parts(over *o, wf_comm *comm, const wf_tensor *x, const n
     return status;
 }
 
-/* all: room for a part of every rank; behind them this rank's own. */
+/* all: room for a part of every rank; after them this rank's own. Collective: every rank comes here for every
+ * application, also with an empty part. */
 static wf_status merge_stats(over *o, wf_comm *comm, const wf_tensor *x, double count, const wf_array *stats,
                              const wf_array *total, double *all)
 {
@@ -159,6 +163,7 @@ static wf_status stats(void *user, const wf_tensor *x, double count, const wf_ar
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
+/* Two views of the same n numbers, in the layer's type and in f64. */
 static wf_strided run_of(void *data, wf_dtype dtype, int64_t n)
 {
     return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {n}, .stride = {1}};
@@ -173,6 +178,7 @@ static wf_status sum_wide(wf_comm *comm, wf_ctx *ctx, const wf_array *sums, void
     return ctx->k->copy(ctx, &all, &own, false);
 }
 
+/* Sums in f64, so that the order of ranks shows less than the rounding to f32. */
 static wf_status sums(void *user, const wf_tensor *x, const wf_array *sums)
 {
     wf_comm *comm = comm_for(user, x);
@@ -191,6 +197,7 @@ static wf_status sums(void *user, const wf_tensor *x, const wf_array *sums)
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
+/* One struct for each layer: what was checked depends on the layer's inputs. */
 static wf_status make_merge(wf_ctx *ctx, over from, wf_norm_merge *merge)
 {
     over *o = wf_malloc(ctx, sizeof *o);

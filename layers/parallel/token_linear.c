@@ -1,5 +1,7 @@
 /* The linear layer of tokens, whole or cut over the channel axis by outputs (columns) or inputs (rows). One that is cut
- * by columns sums dx over the axis, one by rows y. */
+ * by columns sums dx over the axis, one by rows y: a pair of the two, as in attention and in an MLP, needs one
+ * all-reduce forward and one backward (Shoeybi et al. 2019, "Megatron-LM"). Called by layers/transformer.c and by
+ * attention. */
 #include "layers/functions/functions_impl.h"
 #include "layers/parallel/parallel_impl.h"
 #include "layers/transformer.h"
@@ -17,6 +19,7 @@ typedef struct token_state {
 
 /* --- sums over the axis ------------------------------------------------------------------------------------------- */
 
+/* Identity forward, sum backward: each rank's weights saw all of x, so each has a part of its gradient. */
 static wf_status copied_backward(wf_node *node)
 {
     const wf_mesh *const *mesh = node->state;
@@ -34,6 +37,7 @@ static const wf_op copied_op = {.name = "channel_copied", .backward = copied_bac
 
 wf_var *wf_channel_copied(const wf_mesh *mesh, wf_var *x)
 {
+    /* No other rank has a part. */
     if (!x || !mesh || wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
         return x;
     wf_tensor *y = wf_tensor_alias(x->value);
@@ -58,7 +62,7 @@ static wf_array token_rows(const wf_tensor *x)
     return a;
 }
 
-/* Inputs of the node: x, W, b. */
+/* Inputs of the node: x, W, b. dx of a layer that is cut by columns is a part, which wf_channel_copied sums. */
 static wf_status backward_tokens(wf_node *node)
 {
     wf_ctx *ctx = wf_tape_ctx(node->tape);
@@ -95,6 +99,7 @@ static wf_status backward_tokens(wf_node *node)
 
 static const wf_op token_op = {.name = "token_linear", .backward = backward_tokens};
 
+/* By rows the sum gives every rank all features; by columns each rank has its own. */
 static wf_layout output_layout(const token_state *s, const wf_layout *x, int64_t features)
 {
     wf_layout layout = *x;
@@ -128,6 +133,7 @@ static wf_status add_token_bias(const wf_tensor *y, const wf_tensor *b)
 static wf_status compute_tokens(const token_state *s, bool reused, const wf_tensor *x, const wf_var *w, const wf_var *b,
                                 wf_tensor *y)
 {
+    /* Tensors may be NULL after a failure of the caller, which is told here. */
     WF_NEED(x);
     WF_NEED(y);
     const bool sums = s->rows && wf_mesh_size(s->mesh, WF_AXIS_CHANNEL) > 1;
@@ -147,6 +153,7 @@ static wf_status compute_tokens(const token_state *s, bool reused, const wf_tens
 
 static wf_status check_tokens(const wf_layer *layer, const wf_var *x)
 {
+    /* Bad layouts must fail before the all-reduce, since other ranks might be in it. */
     const token_state *s = layer->state;
     const wf_layout *const layout = &x->value->layout;
     const wf_shape shape = x->value->shape;
@@ -186,6 +193,8 @@ static wf_var *apply_local(wf_layer *layer, void *user, wf_var *const *inputs, i
     WF_TRY_NULL(wf_function_check("token_linear", x, WF_ANY_FUNCTION));
     WF_TRY_NULL(check_tokens(layer, x));
     const wf_layout *const layout = &x->value->layout;
+    /* The bias of a layer by rows is whole on all ranks, and each sees the same y: its gradient is not summed over
+     * channels. */
     const unsigned samples_and_tokens = (1u << (x->value->shape.rank - 1)) - 1;
     wf_param_sum_parts(s->w, layout, samples_and_tokens);
     wf_param_sum_parts(s->b, layout, samples_and_tokens);
@@ -213,6 +222,7 @@ static wf_var *apply_local(wf_layer *layer, void *user, wf_var *const *inputs, i
 static wf_var *forward_tokens(wf_layer *layer, wf_var *x)
 {
     const token_state *s = layer->state;
+    /* Queries, keys and values share one copy (wf_project), so that dx is summed once for the three. */
     if (s->columns)
         x = wf_channel_copied(s->mesh, x);
     return x ? apply_local(layer, NULL, &x, 1) : NULL;
@@ -222,7 +232,7 @@ static wf_var *forward_tokens(wf_layer *layer, wf_var *x)
 
 static const wf_layer_kind token_kind = {.name = "token_linear", .forward = forward_tokens, .computes = true};
 
-/* Balanced blocks of units. */
+/* Balanced blocks of units: a head's features stay on one rank. */
 static wf_status cut_features(token_state *s, const wf_token_linear_opts *o)
 {
     s->columns = o->form == WF_FORM_FILTER;
@@ -267,6 +277,7 @@ static bool add_parameters(wf_layer *layer, const wf_token_linear_opts *o)
                                   (wf_param_opts){.dtype = w.dtype, .shape = WF_SHAPE(o->out), .init = o->b_init});
     if (!s->w || (!o->no_bias && !s->b))
         return false;
+    /* One rank on the axis has everything, and its parameter must not look sharded. */
     const bool split = s->mesh && wf_mesh_size(s->mesh, WF_AXIS_CHANNEL) > 1;
     if (s->columns) {
         wf_channel_shard_param(s->w, (wf_box){.rank = 2, .lo = {s->own.lo, 0}, .hi = {s->own.hi, o->in}}, split);

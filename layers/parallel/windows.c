@@ -8,6 +8,7 @@
 #include "layers/pad.h"
 #include "layers/parallel/parallel_impl.h"
 
+/* One run of whole windows, and pieces of the two windows at most that meet the end of the image or of the padding. */
 enum { MOST_RUNS = 8 };
 
 /* Windows from `window` on whose pixels from `pixel` on are those of the image from `source` on; -1: zeros. */
@@ -17,7 +18,8 @@ typedef struct window_run {
 
 /* --- geometry ----------------------------------------------------------------------------------------------------- */
 
-/* The runs of a dimension. At most the last two windows are no part of the first run. */
+/* The runs of a dimension. At most the last two windows are no part of the first run. Whole windows that lie side by
+ * side in the image are one run, so that a copy moves many windows at once. */
 static int list_runs(const wf_windows *m, int d, window_run run[MOST_RUNS])
 {
     const int64_t length = m->length[d], n = m->count[d];
@@ -28,6 +30,8 @@ static int list_runs(const wf_windows *m, int d, window_run run[MOST_RUNS])
     }
     for (int64_t g = 0; g < n; g++)
         for (int64_t p = 0, size = 0; p < length; p += size) {
+            /* Place in the image of pixel p of window g, rolled back by the shift; beyond its end lie zeros up to whole
+             * windows. */
             const int64_t here = m->own.dim[2 + d], whole = n * length, at = (g * length + p + m->shift[d]) % whole;
             const int64_t end = at < here ? here : whole;
             size = end - at < length - p ? end - at : length - p;
@@ -41,7 +45,8 @@ static int list_runs(const wf_windows *m, int d, window_run run[MOST_RUNS])
     return runs;
 }
 
-/* The pixels of two runs as [N,windows,pixels,windows,pixels,C], in the windows or in the image. */
+/* The pixels of two runs as [N,windows,pixels,windows,pixels,C], in the windows or in the image. Six dimensions: a copy
+ * of both images of a run, whatever its windows, in one call. */
 static wf_strided view_windows(const wf_windows *m, const wf_tensor *t, const window_run *a, const window_run *b)
 {
     const int64_t c = m->own.dim[1], line = m->length[1] * c, each = m->length[0] * line;
@@ -72,7 +77,8 @@ static wf_strided view_pixels(const wf_windows *m, const wf_tensor *t, const win
     return v;
 }
 
-/* Copies between windows and the image that holds their pixels. Back: every pixel is of one window. */
+/* Copies between windows and the image that holds their pixels. Back: every pixel is of one window, and pixels of
+ * padding are dropped. */
 static wf_status copy_windows(const wf_windows *m, const wf_tensor *image, const wf_tensor *windows, bool back,
                               bool add)
 {
@@ -95,6 +101,7 @@ static wf_status copy_windows(const wf_windows *m, const wf_tensor *image, const
 
 /* --- exchange ----------------------------------------------------------------------------------------------------- */
 
+/* Goes beyond the image's end by the shift, where the first pixels come again. */
 static wf_range need_of(const wf_windows *m, int d, const int64_t *bounds, int place)
 {
     const int64_t length = m->length[d], shift = m->shift[d];
@@ -105,6 +112,7 @@ static void list_regions(const wf_windows *m, wf_regions *have, wf_regions *need
                          wf_range *range)
 {
     have->global = m->own;
+    /* Dimensions that the mesh does not cut are whole on every rank, which `rest` says. */
     for (int d = 0; d < 4; d++)
         rest[d] = (wf_range){0, m->own.dim[d]};
     for (int a = 0; a < WF_AXES; a++) {
@@ -127,6 +135,7 @@ static void list_regions(const wf_windows *m, wf_regions *have, wf_regions *need
 
 static wf_exchange *find_windows(const wf_windows *m, wf_dtype dtype)
 {
+    /* The image goes on with its first pixels, whole on any rank that needs them. */
     static const wf_boundary circular = {.edge = WF_EDGE_CIRCULAR};
     const wf_mesh *mesh = m->layout.mesh;
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
@@ -143,7 +152,7 @@ static wf_exchange *find_windows(const wf_windows *m, wf_dtype dtype)
     return exchange;
 }
 
-/* This rank's part of the image with the pixels of its windows in place of its own. */
+/* This rank's part of the image with the pixels of its windows in place of its own: the two differ at both ends. */
 static wf_tensor *new_needed(const wf_windows *m, const wf_tensor *like)
 {
     wf_shape shape = m->own;
@@ -184,6 +193,7 @@ static wf_status write_windows(const wf_windows *m, const wf_tensor *windows, wf
     WF_NEED(exchange);
     wf_tensor *needed = new_needed(m, image);
     wf_status status = needed ? copy_windows(m, needed, windows, true, false) : wf_error_code();
+    /* The reversed exchange adds; each pixel is of one window, so to zeros it is a copy. */
     if (status == WF_OK && !add)
         status = wf_tensor_fill(image, 0);
     if (status == WF_OK)
@@ -208,6 +218,7 @@ static wf_status backward_cut(wf_node *node)
     return WF_OK;
 }
 
+/* Joining is cutting read backwards, so its gradient is a cut of dy. */
 static wf_status backward_join(wf_node *node)
 {
     const wf_windows *m = node->state;
@@ -229,6 +240,7 @@ static const wf_op join_op = {.name = "windows_joined", .backward = backward_joi
 static wf_var *record_windows(wf_status status, const wf_op *op, const wf_windows *m, wf_var *x, wf_tensor *y)
 {
     wf_comm *comm = is_shared(m) ? wf_mesh_world(m->layout.mesh) : NULL;
+    /* The other ranks of the exchange would wait for this one. */
     if (status != WF_OK && comm)
         status = wf_comm_post_failure(comm, status);
     return wf_function_finish(
@@ -243,7 +255,7 @@ static int64_t round_up_to(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Windows belong to the rank of their first pixel. */
+/* Windows belong to the rank of their first pixel: bounds follow from those of the pixels, without a message. */
 static wf_status cut_windows(wf_windows *m, int d, wf_axis axis)
 {
     const wf_mesh *mesh = m->layout.mesh;
@@ -269,6 +281,7 @@ static wf_status cut_windows(wf_windows *m, int d, wf_axis axis)
 /* The layout of the windows, and how each dimension that ranks share is cut. */
 static wf_status lay_windows(wf_windows *m)
 {
+    /* The dimension of [N,rows,columns,T,C] that each of [N,C,H,W] becomes. */
     static const uint8_t to[] = {0, 4, 1, 2};
     wf_layout *const y = &m->parts;
     const wf_layout *const x = &m->layout;
@@ -305,7 +318,9 @@ static wf_status describe_windows(const wf_var *x, const int64_t length[2], cons
         const int64_t padded = round_up_to(image.dim[2 + d], length[d]);
         m->length[d] = length[d];
         m->all[d] = m->count[d] = padded / length[d];
+        /* A single window is not shifted: it would only be rolled onto itself. */
         m->shift[d] = m->all[d] > 1 ? shift[d] : 0;
+        /* Copies put zeros where a whole dimension ends; ranks that share one must agree on its length first. */
         m->padding[d] = wf_layout_is_sharded(&x->value->layout, 2 + d) ? padded - image.dim[2 + d] : 0;
     }
     return WF_OK;
@@ -336,6 +351,7 @@ wf_var *wf_windows_join(wf_var *y, const wf_windows *m)
     char text[WF_SHAPE_TEXT];
     if (!y)
         return NULL;
+    /* The shape of this rank's windows; another would be the windows of another image. */
     const wf_shape shape =
         WF_SHAPE(m->own.dim[0], m->count[0], m->count[1], m->length[0] * m->length[1], m->own.dim[1]);
     WF_CHECK_NULL(wf_shape_equal(y->value->shape, shape), WF_ERR_SHAPE, "windows of %s do not make the image again",
