@@ -4,11 +4,13 @@
 
 #include <string.h>
 
+/* Parts of a stage are `stages` apart, so a part's number among those of its stage is the quotient. */
 static wf_pipeline_slot *chunk_slot(const wf_pipeline *p, int part, int chunk)
 {
     return &p->slot[(int64_t)(part / p->stages) * p->chunks + chunk];
 }
 
+/* Links of parts come first, then those of skips; neither depends on the stage. */
 int wf_pipeline_link_row(const wf_pipeline *p, int part, int skip)
 {
     return skip > 0 ? p->stages * p->parts + skip - 1 : part;
@@ -19,6 +21,7 @@ wf_pipeline_link *wf_pipeline_link_of(const wf_pipeline *p, int part, int skip, 
     return &p->link[(int64_t)wf_pipeline_link_row(p, part, skip) * p->chunks + chunk];
 }
 
+/* The part that ends in the loss, or in the model's output. */
 static bool is_last(const wf_pipeline *p, int part)
 {
     return part == p->stages * p->parts - 1;
@@ -30,7 +33,8 @@ static void drop(wf_tensor **tensor)
     *tensor = NULL;
 }
 
-/* Gives back all that a chunk holds on its tape. */
+/* Gives back all that a chunk holds on its tape. The tape itself is kept for the next chunk, so a loop makes no new
+ * ones. */
 static wf_status release_chunk(wf_pipeline_slot *s)
 {
     wf_pipeline *p = s->pipe;
@@ -45,6 +49,7 @@ static wf_status release_chunk(wf_pipeline_slot *s)
     return status;
 }
 
+/* After a failure: what is under way of the step is dropped, and the pipeline may be freed or stepped again. */
 void wf_pipeline_forget(wf_pipeline *p)
 {
     const int rows = p->stages * p->parts + p->skips;
@@ -62,6 +67,7 @@ static wf_status open_slot(wf_pipeline_run *run, int part, int chunk)
     wf_pipeline *p = run->pipe;
     wf_pipeline_slot *s = chunk_slot(p, part, chunk);
     *s = (wf_pipeline_slot){.pipe = p, .part = part, .chunk = chunk};
+    /* Tapes are as many as chunks wait at a time, at most. */
     s->tape = p->tapes > 0 ? p->tape[--p->tapes] : wf_tape_new(p->ctx);
     WF_NEED(s->tape);
     /* Draws of a batch with a layout are keyed by the place in the batch; else by the chunk. */
@@ -75,6 +81,7 @@ static wf_tensor *chunk_of(const wf_pipeline_run *run, const wf_tensor *batch, i
     wf_box box = wf_box_of_shape(batch->shape);
     wf_layout layout = batch->layout;
     const int64_t first = layout.known ? layout.box.lo[0] : 0;
+    /* Chunks are blocks of samples of the batch, balanced, the same on all stages by wf_block. */
     wf_block(batch->shape.dim[0], run->pipe->chunks, chunk, &box.lo[0], &box.hi[0]);
     wf_tensor *part = wf_tensor_view(batch, box);
     if (!part || !layout.known)
@@ -82,6 +89,7 @@ static wf_tensor *chunk_of(const wf_pipeline_run *run, const wf_tensor *batch, i
     layout.chunk = true;
     layout.box.lo[0] = first + box.lo[0];
     layout.box.hi[0] = first + box.hi[0];
+    /* Bounds of other ranks' samples in this chunk are not known here, and nothing asks for them. */
     layout.placement[WF_AXIS_DATA] = WF_SHARDED;
     layout.dim[WF_AXIS_DATA] = 0;
     layout.bounds[WF_AXIS_DATA] = NULL;
@@ -102,6 +110,7 @@ static wf_status add_value(wf_pipeline_run *run, const wf_tensor *value, double 
         WF_NEED(run->loss = wf_tensor_new(ctx, WF_F64, wf_shape_scalar()));
         WF_TRY(wf_tensor_fill(run->loss, 0));
     }
+    /* A chunk without samples has a loss that is not a number, which 0 times it would not remove. */
     if (weight == 0)
         return WF_OK;
     wf_tensor *wide = wf_tensor_copy(value, WF_F64, WF_ROW_MAJOR);
@@ -139,7 +148,7 @@ static wf_status check_loss(const wf_pipeline_run *run, const wf_var *loss, int 
 }
 
 /* True if the chunk's loss is its part of the batch's mean: divided by what all chunks have, so it is only added. Else
- * it is the chunk's own mean, which counts by what that is over. */
+ * it is the chunk's own mean, which counts by what that is over: its weight follows it here and in backward. */
 static bool is_part(const wf_pipeline_run *run, const wf_var *loss)
 {
     return run->known && !loss->loss_counted;
@@ -161,6 +170,7 @@ static wf_status add_loss(wf_pipeline_run *run, const wf_var *loss, int chunk)
     return add_value(run, loss->value, weight);
 }
 
+/* Only the last part of the last stage comes here, and only it has targets. */
 static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s)
 {
     wf_tensor *target = chunk_of(run, run->target, s->chunk);
@@ -176,6 +186,7 @@ static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s)
         s->y = run->pipe->loss(s->y, target);
     wf_tensor_free(target);
     WF_TRY(status);
+    /* The loss function is the program's: what it returns is checked like any other input. */
     WF_CHECK(s->y || wf_error_pending() != WF_OK, WF_ERR_STATE,
              "the loss of a pipeline returned NULL and no error, for chunk %d; should be a variable", s->chunk);
     WF_NEED(s->y);
@@ -188,7 +199,8 @@ static wf_status end_in_loss(wf_pipeline_run *run, wf_pipeline_slot *s)
 /* --- forward --------------------------------------------------------------------------------------------------------
  */
 
-/* Returns true if a skip leaves the part, or enters it from an earlier one. */
+/* Returns true if a skip leaves the part, or enters it from an earlier one. A skip inside of one part needs no link:
+ * its value is on the same tape. */
 static bool crosses(const wf_pipeline *p, int skip, int part, bool leaves)
 {
     const wf_pipeline_skip *k = &p->skip[skip - 1].parts;
@@ -207,7 +219,8 @@ static void hand_to_pop(const wf_pipeline_slot *s, wf_layer *pop)
     }
 }
 
-/* From a layer to the next stash, or to the end of the part. The first layer takes all inputs. */
+/* From a layer to the next stash, or to the end of the part. The first layer takes all inputs. Called for a part and,
+ * if it is recomputed, again from backward: it must do the same both times. */
 static wf_var *apply_layers(wf_var *const *x, int n, void *slot, int64_t from)
 {
     const wf_pipeline_slot *s = slot;
@@ -241,7 +254,8 @@ static wf_status begin_skips(const wf_pipeline_slot *s, const wf_layer *stash, w
     return WF_OK;
 }
 
-/* What is recomputed ends where a skip begins, since only its end leaves a segment. */
+/* What is recomputed ends where a skip begins, since only its end leaves a segment. Without recomputation the same
+ * layers run once, as one run from stash to stash. */
 static wf_var *apply_part(wf_pipeline_slot *s, bool again)
 {
     const wf_pipeline *p = s->pipe;
@@ -264,6 +278,7 @@ static wf_var *apply_part(wf_pipeline_slot *s, bool again)
 static wf_status take(wf_pipeline_slot *s, wf_pipeline_link *k, bool differentiable)
 {
     WF_NEED(k->value);
+    /* Backward of this part ends at this leaf; keep_gradients sends its gradient on. */
     differentiable =
         differentiable && wf_dtype_is_float(k->value->dtype); /* an input that a skip hands on may be not */
     WF_TRY(wf_outbox_await(s->pipe->outbox, k->value));
@@ -276,6 +291,7 @@ static wf_status take(wf_pipeline_slot *s, wf_pipeline_link *k, bool differentia
 static wf_status take_all(wf_pipeline_run *run, wf_pipeline_slot *s)
 {
     wf_pipeline *p = s->pipe;
+    /* Row 0 of a part is its input from the part before, or, of the first part, the batch. */
     wf_pipeline_link *input = wf_pipeline_link_of(p, s->part, 0, s->chunk);
     void *x = NULL;
     const int n = s->part == 0 ? run->n_x : 1;
@@ -292,6 +308,7 @@ static wf_status take_all(wf_pipeline_run *run, wf_pipeline_slot *s)
         wf_tensor_free(part);
         WF_NEED(s->x[i]);
     }
+    /* Values of skips have come by now: the schedule has their receives before this forward. */
     for (int k = 1; k <= p->skips; k++)
         if (crosses(p, k, s->part, false))
             WF_TRY(take(s, wf_pipeline_link_of(p, 0, k, s->chunk), true));
@@ -305,6 +322,7 @@ static wf_status outputs_backward(wf_node *node)
     const wf_pipeline_slot *s = *(wf_pipeline_slot *const *)node->state;
     const wf_pipeline *p = s->pipe;
     int at = 0;
+    /* The serial program adds a skip's gradient before that of the chain; sums of the same order have the same bits. */
     for (int k = 1; k <= p->skips; k++) {
         if (!crosses(p, k, s->part, true))
             continue;
@@ -320,6 +338,7 @@ static wf_status outputs_backward(wf_node *node)
 
 static const wf_op outputs_op = {.name = "outputs of a stage", .backward = outputs_backward};
 
+/* One node over all outputs of a part, so that one backward starts from all of them. */
 static wf_status record_outputs(wf_pipeline_slot *s, int skips)
 {
     const wf_pipeline *p = s->pipe;
@@ -339,7 +358,7 @@ static wf_status record_outputs(wf_pipeline_slot *s, int skips)
     return WF_OK;
 }
 
-/* What later parts take. */
+/* What later parts take: aliases, which keep the values after the tape has released its variables. */
 static wf_status give_all(wf_pipeline_run *run, wf_pipeline_slot *s)
 {
     const wf_pipeline *p = s->pipe;
@@ -367,6 +386,7 @@ wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at
     wf_pipeline_slot *s = chunk_slot(p, part, chunk);
     WF_TRY(open_slot(run, part, chunk));
     WF_TRY(take_all(run, s));
+    /* The last chunk's backward follows at once, so that recomputing it would save no memory. */
     const bool again = p->recompute == WF_RECOMPUTE_ALWAYS || (p->recompute == WF_RECOMPUTE_EXCEPT_LAST && !at_once);
     s->y = apply_part(s, again);
     WF_NEED(s->y);
@@ -379,7 +399,8 @@ wf_status wf_pipeline_forward(wf_pipeline_run *run, int part, int chunk, bool at
 /* --- backward -------------------------------------------------------------------------------------------------------
  */
 
-/* Keeps the gradient of the input of a part: zeros if the loss does not depend on it. */
+/* Keeps the gradient of the input of a part: zeros if the loss does not depend on it, since the earlier stage waits for
+ * a message. */
 static wf_status keep_gradient(wf_pipeline_link *k)
 {
     const wf_tensor *gradient = wf_grad(k->taken);
@@ -409,6 +430,8 @@ wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
 {
     wf_pipeline *p = run->pipe;
     wf_pipeline_slot *s = chunk_slot(p, part, chunk);
+    /* The weight is in the seed, so gradients of chunks add up to that of the sum of losses; the mean is made at the
+     * end. */
     const double weight = !is_last(p, part) || is_part(run, s->y) ? 1 : s->y->loss_count;
     const wf_backward_opts opts = {
         .seed = weight > 0 ? weight : WF_ZERO, .add = true, .plan = wf_pipeline_grads_plan, .user = p};
@@ -420,6 +443,8 @@ wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
         if (s->y->value && s->y->value->layout.known)
             WF_TRY(wf_tensor_set_layout(gradient, s->y->value->layout));
     }
+    /* If nothing here is trained, there is nothing to differentiate, but the part before still gets a gradient:
+     * zeros. */
     if (s->y->needs_grad)
         WF_TRY(wf_backward_run(s->y, gradient, &opts));
     WF_TRY(keep_gradients(p, part, chunk));
@@ -432,6 +457,7 @@ wf_status wf_pipeline_backward(wf_pipeline_run *run, int part, int chunk)
 static wf_status send(wf_pipeline *p, const wf_pipeline_action *a, wf_tensor **tensor)
 {
     WF_NEED(*tensor);
+    /* The layout is told with the first chunk only; later chunks continue it. */
     if (a->chunk == 0 && !a->gradient)
         WF_TRY(wf_pipeline_layout_send(p, *tensor, a->peer));
     WF_TRY(wf_outbox_post(p->outbox, *tensor, a->peer));
@@ -453,6 +479,7 @@ wf_status wf_pipeline_message(wf_pipeline_run *run, const wf_pipeline_action *a)
         if (a->skip == 0)
             run->known = p->layout[row].known;
     }
+    /* Receives are expected here and awaited by the computation that needs them. */
     *to = wf_outbox_expect(p->outbox, a->peer);
     WF_NEED(*to);
     return a->gradient ? WF_OK : wf_pipeline_layout_set(p, row, a->chunk, *to);

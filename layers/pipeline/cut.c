@@ -48,6 +48,7 @@ static int list_layers(const wf_layer *chain, wf_layer **list)
     return n;
 }
 
+/* One more entry than layers, so that an empty chain has a list too. */
 wf_status wf_chain_list(wf_layer *chain, int *count, wf_layer ***list)
 {
     WF_CHECK(chain->kind->chain, WF_ERR_ARGUMENT,
@@ -61,6 +62,7 @@ wf_status wf_chain_list(wf_layer *chain, int *count, wf_layer ***list)
     return WF_OK;
 }
 
+/* The pipeline's list was made when it was cut; a layer that was added later is in the chain and not in the list. */
 const wf_layer *wf_chain_stranger(const wf_layer *chain, int count, wf_layer *const *list, int *at)
 {
     for (int i = 0; i < chain->n_children; i++) {
@@ -77,6 +79,7 @@ const wf_layer *wf_chain_stranger(const wf_layer *chain, int count, wf_layer *co
     return NULL;
 }
 
+/* Layers of the list that are not kept; chains that hold them stay, as they hold others. */
 static bool dropped(const wf_layer *layer, int count, wf_layer *const *list, const bool *keep)
 {
     for (int i = 0; i < count; i++)
@@ -129,6 +132,7 @@ typedef struct trial {
     wf_tensor *const *kept;
 } trial;
 
+/* Integers (labels, token numbers) have no gradient. */
 static wf_var *variable_of(wf_tape *tape, const wf_tensor *value)
 {
     return wf_dtype_is_float(value->dtype) ? wf_leaf(tape, value) : wf_input(tape, value);
@@ -151,6 +155,7 @@ static wf_var *apply_trial(const trial *t)
 /* One forward and backward; *y is the output, for the next layer. */
 static wf_status measure_once(const trial *t, wf_tensor **y, measured *m)
 {
+    /* Memory in use before and after forward differs by what the layer keeps for its backward. */
     const size_t before = wf_ctx_memory(t->layer->ctx).bytes_in_use;
     const double begin = now_s();
     for (int i = 0; i < t->n_kept; i++)
@@ -161,6 +166,7 @@ static wf_status measure_once(const trial *t, wf_tensor **y, measured *m)
     wf_tensor_free(*y);
     *y = wf_keep(out);
     WF_NEED(*y);
+    /* Any gradient will do for the time of backward. */
     if (out->needs_grad) {
         wf_tensor *ones = wf_tensor_new_like(*y);
         WF_NEED(ones);
@@ -176,7 +182,7 @@ static wf_status measure_once(const trial *t, wf_tensor **y, measured *m)
 }
 
 /* The layer's values as they were: those that it had not yet are drawn when it is used, and running statistics have not
- * seen the sample. */
+ * seen the sample. Trained values are not changed by backward, so they need no copy. */
 typedef struct values {
     int64_t n;
     wf_param *const *param;
@@ -200,10 +206,12 @@ static wf_status save_values(wf_layer *layer, values *v)
 static wf_status restore_values(values *v, const bool *had)
 {
     wf_status status = WF_OK;
+    /* Gradients of the measurement would be taken for those of a step. */
     for (int64_t i = 0; i < v->n; i++) {
         wf_param *p = v->param[i];
         wf_tensor_free(p->grad);
         p->grad = NULL;
+        /* Drawn by the measurement: they are drawn again, by the same numbers, when the program uses the layer. */
         if (!had[i]) {
             wf_tensor_free(p->value);
             wf_tensor_free(p->rounded);
@@ -228,6 +236,7 @@ static wf_status measure_layer(trial *t, measured *m)
         status = wf_error_code();
     for (int64_t i = 0; had && i < v.n; i++)
         had[i] = v.param[i]->value;
+    /* The first try makes primitives and memory and does not count. */
     for (int i = 0; status == WF_OK && i <= TRIES; i++) {
         if (i <= 1) /* the first one makes primitives and memory */
             m->seconds = INFINITY;
@@ -235,6 +244,7 @@ static wf_status measure_layer(trial *t, measured *m)
         const wf_status reset = wf_tape_reset(t->tape);
         status = status == WF_OK ? reset : status;
     }
+    /* Values are put back after a failure too; the first error of the two is told. */
     if (had && v.was) {
         const wf_status back = restore_values(&v, had);
         status = status == WF_OK ? back : status;
@@ -246,7 +256,8 @@ static wf_status measure_layer(trial *t, measured *m)
     return status;
 }
 
-/* Places that stashes ahead of layer `before` have. */
+/* Places that stashes ahead of layer `before` have. Places number the values of all stashes of the chain, in its
+ * order. */
 static int places_until(int before, wf_layer *const *list)
 {
     int n = 0;
@@ -261,6 +272,7 @@ static wf_status keep_all(trial *t, const wf_layer *stash, wf_tensor **kept)
     WF_CHECK(!inputs || t->n_more == wf_skip_count(stash), WF_ERR_ARGUMENT,
              "skip_inputs \"%s\" takes %d inputs, and the pipeline has %d samples", wf_layer_path(stash), stash->most,
              1 + t->n_more);
+    /* `kept` outlives the layers between a stash and its pop, so it holds a reference. */
     for (int i = 0; i < wf_skip_count(stash); i++)
         WF_NEED(kept[i] = wf_tensor_alias(inputs ? t->more[i] : t->x));
     return WF_OK;
@@ -324,6 +336,7 @@ static wf_status measure_layers(const wf_mesh *mesh, const wf_pipeline_opts *o, 
     free(kept);
     wf_tensor_free(t.x);
     wf_tape_free(t.tape);
+    /* A rank that fails must not leave the others in the sum. */
     WF_TRY(wf_agree_status(world, status));
     return wf_allreduce_f64(world, &found->seconds, 2 * (int64_t)count, WF_MAX);
 }
@@ -344,8 +357,8 @@ static double weight_of(const weights *w, int part, int layer)
     return w->own[layer] + w->live[part] * w->chunk[layer];
 }
 
-/* How many parts of at most `most` the layers make, cut as late as can be; every part has a layer, and so many layers
- * are left that the remaining parts have one each. */
+/* How many parts of at most `most` the layers make, cut as late as can be (first fit); every part has a layer, and so
+ * many layers are left that the remaining parts have one each. */
 static bool fits(int count, const weights *w, int parts, double most, int *layers)
 {
     int at = 0;
@@ -375,7 +388,9 @@ static void balance(int count, const weights *w, int parts, int *layers)
             most = weight_of(w, p, i) > most ? weight_of(w, p, i) : most;
         hi += most;
     }
+    /* Rounding may make the sum of all layers a little more than the bound. */
     hi *= 1 + 1e-9;
+    /* 60 halvings narrow the bound to 2^-60 of the sum of all weights. */
     for (int i = 0; i < 60; i++) {
         const double middle = (lo + hi) / 2;
         if (fits(count, w, parts, middle, layers))
@@ -383,6 +398,7 @@ static void balance(int count, const weights *w, int parts, int *layers)
         else
             lo = middle;
     }
+    /* `layers` holds the last try, which may have failed. */
     (void)fits(count, w, parts, hi, layers);
 }
 
@@ -399,7 +415,8 @@ static wf_status check_given(const int *layers, int count, int parts)
     return WF_OK;
 }
 
-/* The most chunks that wait for their backward in each part. */
+/* The most chunks that wait for their backward in each part. The first stages hold most: in 1F1B as many chunks as
+ * there are stages after them, and one. */
 static void count_live(const wf_pipeline_schedule *s, double *live)
 {
     for (int part = 0; part < s->stages * s->parts; part++) {
@@ -413,7 +430,8 @@ static void count_live(const wf_pipeline_schedule *s, double *live)
     }
 }
 
-/* Value, gradient here and in the optimizer's buffer, and two numbers of its state. */
+/* Value, gradient here and in the optimizer's buffer, and two numbers of its state. Adam's two numbers, whatever the
+ * optimizer: it is not known here. */
 static double bytes_of_params(wf_layer *layer)
 {
     return 5.0 * (double)wf_layer_param_count(layer) * (double)wf_dtype_size(wf_ctx_dtype(layer->ctx));
@@ -431,6 +449,7 @@ static wf_status weigh(const wf_pipeline *p, const wf_pipeline_opts *o, int coun
     if (o->cost || !o->sample)
         return WF_OK;
     WF_TRY(measure_layers(p->mesh, o, count, list, found));
+    /* Each part has the count of its own schedule: weights of a layer depend on the part into which it falls. */
     if (o->by_memory)
         count_live(p->schedule, w->live);
     for (int i = 0; i < count; i++) {
@@ -453,6 +472,7 @@ wf_status wf_pipeline_cut(wf_pipeline *p, const wf_pipeline_opts *o, int count, 
         memcpy(p->cuts, o->layers, (size_t)parts * sizeof *p->cuts);
         return WF_OK;
     }
+    /* Two weights for each layer, then a count for each part. */
     double *numbers = wf_calloc(p->ctx, 2 * (size_t)count + (size_t)parts, sizeof *numbers);
     measured *found = wf_calloc(p->ctx, (size_t)count, sizeof *found);
     wf_status status = numbers && found ? WF_OK : wf_error_code();
@@ -467,6 +487,7 @@ wf_status wf_pipeline_cut(wf_pipeline *p, const wf_pipeline_opts *o, int count, 
     return status;
 }
 
+/* Layer numbers are those of the whole chain. */
 int wf_pipeline_part_of(const wf_pipeline *p, int layer)
 {
     int part = 0;

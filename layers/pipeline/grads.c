@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Elements that are multiplied at a time: the factor's copies take 256 KiB of f32. */
 enum { PIECE = 1 << 16 };
 
 void wf_pipeline_grads_free(wf_pipeline *pipe)
@@ -19,7 +20,7 @@ void wf_pipeline_grads_free(wf_pipeline *pipe)
     *g = (wf_pipeline_grads){0};
 }
 
-/* The model may have changed since the last step. */
+/* The model may have changed since the last step: a parameter added is a new entry, and all memory is taken again. */
 static wf_status list_params(wf_pipeline *pipe)
 {
     wf_pipeline_grads *g = &pipe->grads;
@@ -40,12 +41,15 @@ static wf_status list_params(wf_pipeline *pipe)
     return WF_OK;
 }
 
+/* From here to wf_pipeline_grads_end the parameters' `grad` points to sums of this file; the program's own wait in
+ * `kept`. */
 wf_status wf_pipeline_grads_begin(wf_pipeline *pipe)
 {
     wf_pipeline_grads *g = &pipe->grads;
     WF_TRY(list_params(pipe));
     for (int64_t i = 0; i < g->n; i++) {
         const wf_param *p = g->param[i];
+        /* A parameter that was replaced (wf_parallelize) has another shape. */
         if (g->sum[i] && (!wf_shape_equal(g->sum[i]->shape, p->shape) || g->sum[i]->order != p->order)) {
             wf_tensor_free(g->sum[i]);
             g->sum[i] = NULL;
@@ -62,6 +66,7 @@ wf_status wf_pipeline_grads_begin(wf_pipeline *pipe)
     return WF_OK;
 }
 
+/* Safe to call twice, and after a begin that failed. */
 void wf_pipeline_grads_end(wf_pipeline *pipe)
 {
     wf_pipeline_grads *g = &pipe->grads;
@@ -78,6 +83,7 @@ bool wf_pipeline_grads_reached(const wf_pipeline *pipe)
     return false;
 }
 
+/* A tied parameter that no chunk reached still takes part in the sum over stages: it gives zeros. */
 wf_tensor *wf_pipeline_grads_of(wf_pipeline *pipe, const wf_param *param)
 {
     wf_pipeline_grads *g = &pipe->grads;
@@ -92,7 +98,7 @@ wf_tensor *wf_pipeline_grads_of(wf_pipeline *pipe, const wf_param *param)
     WF_FAIL_NULL(WF_ERR_STATE, "%s, which is tied, is no parameter of its stage", wf_param_path(param));
 }
 
-/* Every chunk adds to what the chunks before have left; the first one to nothing. */
+/* Every chunk adds to what the chunks before have left; the first one to nothing: its sum starts from 0 here. */
 wf_status wf_pipeline_grads_plan(void *user, int64_t n, wf_param *const *order)
 {
     const wf_pipeline *pipe = user;
@@ -126,7 +132,8 @@ static wf_array elements(const wf_tensor *x, int64_t first, int64_t count)
         .data = (char *)x->data + (size_t)first * wf_dtype_size(x->dtype), .dtype = x->dtype, .shape = WF_SHAPE(count)};
 }
 
-/* to (+)= from * dy / weight, by pieces, so that the factor takes little memory. */
+/* to (+)= from * dy / weight, by pieces, so that the factor takes little memory. One multiplication gives both the mean
+ * over the batch and the gradient that comes to the loss. */
 static wf_status scale_into(const wf_tensor *from, const wf_tensor *dy, double weight, const wf_tensor *to, bool add)
 {
     const int64_t all = wf_tensor_count(from), piece = all < PIECE ? all : PIECE;
@@ -145,6 +152,7 @@ static wf_status scale_into(const wf_tensor *from, const wf_tensor *dy, double w
     return status;
 }
 
+/* Called in the program's backward, where the optimizer has laid out its own buffers: sums are multiplied into them. */
 static wf_status backward(wf_node *node)
 {
     const double *weight = node->state;
@@ -163,6 +171,7 @@ static wf_status backward(wf_node *node)
 
 static const wf_op pipeline_op = {.name = "pipeline", .backward = backward};
 
+/* Called on every stage, also on one without parameters: all have a loss variable that the program treats alike. */
 wf_var *wf_pipeline_grads_record(wf_pipeline *pipe, wf_tape *tape, wf_tensor *loss, double weight)
 {
     const wf_pipeline_grads *g = &pipe->grads;
@@ -174,6 +183,7 @@ wf_var *wf_pipeline_grads_record(wf_pipeline *pipe, wf_tape *tape, wf_tensor *lo
         status = wf_pool_take_host(pipe->ctx, bytes, &saved);
     wf_node_spec spec = {.op = &pipeline_op, .in = in, .saved = saved, .state = &weight, .state_bytes = sizeof weight};
     for (int64_t i = 0; status == WF_OK && train && i < g->n; i++) {
+        /* A parameter that no chunk reached has no gradient, as in the serial program. */
         if (!g->reached[i])
             continue;
         wf_var *leaf = wf_param_var(tape, g->param[i]);

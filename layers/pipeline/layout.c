@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Places of the numbers in a message. The pipeline's number comes first, as it is checked before anything else is
+ * read. */
 enum {
     PIPELINE,
     KNOWN,
@@ -19,7 +21,8 @@ enum {
 };
 enum { DIM = PLACED + WF_AXES, BOUNDED = DIM + WF_AXES, BOUNDS = BOUNDED + WF_AXES };
 
-/* Numbers that a layout on this mesh needs. */
+/* Numbers that a layout on this mesh needs. Equal on all stages: the message has room for the bounds of all axes, known
+ * or not. */
 static int64_t entries(const wf_mesh *mesh)
 {
     int64_t n = BOUNDS;
@@ -64,6 +67,7 @@ static wf_status decode_layout(const wf_mesh *mesh, const int64_t *n, wf_layout 
         layout->placement[a] = (uint8_t)n[PLACED + a];
         layout->dim[a] = (uint8_t)n[DIM + a];
         if (n[BOUNDED + a]) {
+            /* Pointers mean nothing on another rank: the receiving mesh keeps its own copy of the bounds. */
             layout->bounds[a] = wf_mesh_bounds_recent(mesh, (wf_axis)a, n + at);
             WF_NEED(layout->bounds[a]);
         }
@@ -81,6 +85,7 @@ wf_status wf_pipeline_layout_send(wf_pipeline *p, const wf_tensor *y, int to)
              wf_layout_text(&y->layout, text));
     void *host = NULL;
     WF_TRY(wf_pool_take_host(p->ctx, (size_t)n * sizeof(int64_t), &host));
+    /* All of it is sent, also what `encode` leaves out. */
     memset(host, 0, (size_t)n * sizeof(int64_t));
     if (y->layout.known)
         encode(p->mesh, &y->layout, host);
@@ -114,7 +119,7 @@ wf_status wf_pipeline_layout_receive(wf_pipeline *p, int row, int from)
     return status;
 }
 
-/* A chunk begins where the one before ends. */
+/* A chunk begins where the one before ends. The first one's place came with the layout. */
 wf_status wf_pipeline_layout_set(wf_pipeline *p, int row, int chunk, wf_tensor *value)
 {
     wf_layout *next = &p->layout[row];

@@ -6,14 +6,15 @@
 
 #include <stdlib.h>
 
-/* A computation, or a message at its sender. */
+/* A computation, or a message at its sender. Receives are made of sends, so they need no event. */
 typedef struct event {
     int time; /* when it is over, or made */
     bool message;
     int stage, index;
 } event;
 
-/* Orders events by time. At one time computation comes first, then messages by the stage that sends. */
+/* Orders events by time. At one time computation comes first, then messages by the stage that sends. qsort is not
+ * stable, so ties are broken down to the index. */
 static int by_time(const void *left, const void *right)
 {
     const event *a = left, *b = right;
@@ -24,6 +25,7 @@ static int by_time(const void *left, const void *right)
     return a->stage != b->stage ? a->stage - b->stage : a->index - b->index;
 }
 
+/* A message takes no time here: only its order counts. */
 static int64_t list_events(const wf_pipeline_schedule *s, const wf_pipeline_times *t, event *all)
 {
     int64_t n = 0;
@@ -39,6 +41,7 @@ static int64_t list_events(const wf_pipeline_schedule *s, const wf_pipeline_time
     return n;
 }
 
+/* Both ends of a message are added at once: every pair of stages then sees the messages between them in one order. */
 static wf_status add_events(const wf_pipeline_schedule *s, const event *all, int64_t n, wf_pipeline_schedule *to)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -59,6 +62,7 @@ static wf_status order(const wf_pipeline_schedule *s, wf_pipeline_schedule *to)
 {
     wf_pipeline_times t;
     int64_t most = 0;
+    /* Receives that were there are left out and made again. */
     for (int stage = 0; stage < s->stages; stage++)
         most += s->count[stage];
     event *all = wf_malloc(s->ctx, ((size_t)most + 1) * sizeof *all);
@@ -73,6 +77,7 @@ static wf_status order(const wf_pipeline_schedule *s, wf_pipeline_schedule *to)
     return status;
 }
 
+/* The order is verified by the caller, like any other schedule. */
 wf_pipeline_schedule *wf_pipeline_schedule_in_order(const wf_pipeline_schedule *s)
 {
     WF_NEED_NULL(s);

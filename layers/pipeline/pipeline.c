@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Looks only at what this rank was given; the ranks compare their options afterwards. */
 static wf_status check_options(const wf_mesh *mesh, const wf_layer *chain, const wf_pipeline_opts *o)
 {
     WF_CHECK(wf_layer_ctx(chain) == wf_comm_ctx(wf_mesh_world(mesh)), WF_ERR_ARGUMENT,
@@ -31,13 +32,14 @@ static wf_status check_options(const wf_mesh *mesh, const wf_layer *chain, const
     return WF_OK;
 }
 
-/* What each rank finds out by itself. */
+/* What each rank finds out by itself: no messages, so a failure here is told by wf_agree_status. */
 static wf_status prepare(wf_pipeline *p, const wf_pipeline_opts *o, int *count, wf_layer ***list)
 {
     if (!p->model)
         return wf_error_need("wf_pipeline_new", "chain", __FILE__, __LINE__);
     WF_TRY(check_options(p->mesh, p->model, o));
     p->parts = o->parts ? o->parts : o->schedule == WF_PIPELINE_INTERLEAVED ? 2 : 1;
+    /* 4 chunks a stage leave a bubble of less than a fifth: (stages - 1) / (chunks + stages - 1). */
     p->chunks = o->chunks ? o->chunks : 4 * p->stages;
     p->loss = o->loss;
     p->recompute = o->recompute;
@@ -54,12 +56,14 @@ static wf_status prepare(wf_pipeline *p, const wf_pipeline_opts *o, int *count, 
 /* What follows from where the chain is cut. */
 static wf_status prepare_cut(wf_pipeline *p, const wf_pipeline_opts *o, int count, wf_layer *const *list)
 {
+    /* The order of skips is part of the schedule: it must be found before. */
     WF_TRY(wf_pipeline_find_skips(p, count, list));
     WF_TRY(wf_pipeline_find_ties(p, count, list));
     int between = 0;
     wf_pipeline_skip *skip = wf_calloc(p->ctx, (size_t)p->skips + 1, sizeof *skip);
     if (!skip)
         return wf_error_code();
+    /* The schedule knows skips between parts only; those inside come last in p->skip. */
     for (int i = 0; i < p->skips; i++)
         if (p->skip[i].parts.from != p->skip[i].parts.to)
             skip[between++] = p->skip[i].parts;
@@ -67,6 +71,7 @@ static wf_status prepare_cut(wf_pipeline *p, const wf_pipeline_opts *o, int coun
     p->schedule = wf_pipeline_schedule_with(p->ctx, o->schedule, p->stages, p->parts, p->chunks, between, skip);
     free(skip);
     WF_NEED(p->schedule);
+    /* Verified on each rank, as each made it: all have made the same, or none passes. */
     return wf_pipeline_schedule_verify(p->schedule);
 }
 
@@ -77,6 +82,7 @@ typedef struct option {
     bool hash; /* says nothing to a reader */
 } option;
 
+/* Arrays are compared by a hash; two bits are dropped so that the negative number exists too. */
 static int64_t hash_array(const void *array, size_t bytes)
 {
     uint64_t hash = array ? 1 : 0;
@@ -89,6 +95,7 @@ static int64_t hash_array(const void *array, size_t bytes)
 static wf_status compare_options(const wf_pipeline *p, int n, const option *o)
 {
     enum { MOST = 12 };
+    /* A minimum of x and of -x tells the least and the largest in one reduction. */
     int64_t least[2 * MOST];
     for (int i = 0; i < n; i++) {
         least[i] = o[i].value;
@@ -107,7 +114,8 @@ static wf_status compare_options(const wf_pipeline *p, int n, const option *o)
     return WF_OK;
 }
 
-/* A tied parameter whose first layer is dropped here keeps the name that it has in the serial model. */
+/* A tied parameter whose first layer is dropped here keeps the name that it has in the serial model. The name under
+ * which optimizers and checkpoints know a parameter must not depend on the stage. */
 static wf_status name_ties(const wf_pipeline *p)
 {
     int64_t n;
@@ -138,7 +146,7 @@ static wf_status compare_given(const wf_pipeline *p, const wf_pipeline_opts *o, 
         {"the number of samples", o->n_more_samples, false},
     };
     WF_TRY(compare_options(p, sizeof given / sizeof *given, given));
-    /* Their lengths are known to be equal now. */
+    /* Their lengths are known to be equal now. Hashing reads as many numbers as the ranks have agreed on. */
     const option arrays[] = {
         {"layers", hash_array(o->layers, (size_t)p->stages * (size_t)p->parts * sizeof *o->layers), true},
         {"cost", hash_array(o->cost, (size_t)count * sizeof *o->cost), true},
@@ -157,6 +165,7 @@ static wf_status take_number(wf_pipeline *p)
 {
     wf_comm *world = wf_mesh_world(p->mesh);
     p->number = wf_comm_rank(world) == 0 ? (int64_t)p->model->id : 0;
+    /* Other ranks offer 0, so the maximum is rank 0's number. */
     return wf_allreduce_i64(world, &p->number, 1, WF_MAX);
 }
 
@@ -174,6 +183,7 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
     const bool room = p->first && p->layer && p->slot && p->tape && p->layout && p->link && keep;
     int at = 0, own = 0, parts = 0;
     for (int part = 0; room && part < p->stages * p->parts; part++) {
+        /* Parts go round the stages: part p is on stage p modulo stages. */
         const bool here = part % p->stages == p->stage;
         for (int i = 0; i < p->cuts[part]; i++, at++) {
             keep[at] = here;
@@ -185,6 +195,7 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
     }
     for (int i = 0; room && i < p->skips; i++) {
         wf_pipeline_ends *ends = &p->skip[i];
+        /* Layers of other stages are dropped below, so links to them must go first. */
         ends->stash = ends->parts.from % p->stages == p->stage ? ends->stash : NULL;
         ends->pop = ends->parts.to % p->stages == p->stage ? ends->pop : NULL;
     }
@@ -199,7 +210,8 @@ static wf_status take_layers(wf_pipeline *p, int count, wf_layer *const *list)
     return status;
 }
 
-/* NCCL moves the messages of a stage one after the other, each with both its ends. */
+/* NCCL moves the messages of a stage one after the other, each with both its ends: a schedule in which a send need not
+ * wait for its receive could hang. */
 static wf_status put_in_order(wf_pipeline *p)
 {
     p->in_order = wf_pipeline_schedule_in_order(p->schedule);
@@ -207,6 +219,7 @@ static wf_status put_in_order(wf_pipeline *p)
     return wf_pipeline_schedule_verify(p->in_order);
 }
 
+/* Collective steps, each of which all ranks end with the same status: none goes on alone. */
 static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
 {
     wf_layer **list = NULL;
@@ -229,6 +242,7 @@ static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
     free(list);
     WF_TRY(status);
     p->comm = wf_mesh_comm(p->mesh, WF_AXIS_STAGE);
+    /* From here on only local memory is made, but for connections that the transport opens on all ranks. */
     WF_NEED(p->comm);
     p->outbox = wf_outbox_new(p->comm);
     WF_NEED(p->outbox);
@@ -237,6 +251,7 @@ static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
 
 wf_pipeline *wf_pipeline_new(const wf_mesh *mesh, wf_layer *chain, wf_pipeline_opts opts)
 {
+    /* The pipeline takes the chain, also if it fails. */
     if (!mesh) {
         wf_layer_free(chain);
         return wf_error_need_null(__func__, "mesh", __FILE__, __LINE__);
@@ -265,6 +280,7 @@ void wf_pipeline_free(wf_pipeline *p)
 {
     if (!p)
         return;
+    /* The outbox first: messages under way point into links. */
     wf_outbox_free(p->outbox);
     wf_pipeline_forget(p);
     for (int i = 0; i < p->tapes; i++)

@@ -18,6 +18,7 @@ void wf_pipeline_schedule_free(wf_pipeline_schedule *s)
     free(s);
 }
 
+/* The caller adds in the order in which the stage will act. */
 wf_status wf_pipeline_schedule_add(wf_pipeline_schedule *s, int stage, wf_pipeline_action action)
 {
     const int n = s->count[stage];
@@ -33,6 +34,7 @@ wf_status wf_pipeline_schedule_add(wf_pipeline_schedule *s, int stage, wf_pipeli
     return WF_OK;
 }
 
+/* text is the caller's, so that two actions may be told in one message. */
 const char *wf_pipeline_action_text(const wf_pipeline_schedule *s, int stage, int step, char text[WF_FAILURE_TEXT])
 {
     const wf_pipeline_action *a = &s->action[stage][step];
@@ -56,13 +58,14 @@ const char *wf_pipeline_action_text(const wf_pipeline_schedule *s, int stage, in
 
 /* Chunks go in groups of as many as there are stages, each group through all parts of a stage before the next one. The
  * order is made for whole groups, in which no stages wait for each other in a circle, and chunks that are not there are
- * left out, which makes no stage wait longer. */
+ * left out, which makes no stage wait longer. The last group may be short of chunks. */
 static int whole_groups(const wf_pipeline_schedule *s)
 {
     return (s->chunks + s->stages - 1) / s->stages * s->stages;
 }
 
-/* How many forwards a stage is ahead before its first backward: as many as chunks fit between it and the last part. */
+/* How many forwards a stage is ahead before its first backward: as many as chunks fit between it and the last part. For
+ * interleaved parts this is Megatron-LM's formula (Narayanan et al. 2021). */
 static int warmup(const wf_pipeline_schedule *s, wf_pipeline_kind kind, int stage)
 {
     const int all = s->parts * whole_groups(s), behind = s->stages - 1 - stage;
@@ -71,7 +74,8 @@ static int warmup(const wf_pipeline_schedule *s, wf_pipeline_kind kind, int stag
 }
 
 /* Computation number i of a direction. Chunks of a part come in ascending order in both directions, so that gradients
- * are summed in that order in every schedule. */
+ * are summed in that order in every schedule. Backwards take the parts of a stage from the last to the first, since
+ * gradients come from later parts. */
 static wf_pipeline_action computation(const wf_pipeline_schedule *s, wf_pipeline_verb verb, int stage, int i)
 {
     const int group = i / (s->stages * s->parts), within = i % (s->stages * s->parts), round = within / s->stages;
@@ -97,6 +101,7 @@ static wf_pipeline_action in_turn(const wf_pipeline_schedule *s, int ahead, int 
 /* --- the messages ---------------------------------------------------------------------------------------------------
  */
 
+/* Parts that are needed lie before a forward and after a backward; those that get something lie on the other side. */
 int wf_pipeline_other_part(const wf_pipeline_schedule *s, const wf_pipeline_action *a, bool needed, int skip)
 {
     const bool earlier = (a->verb == WF_PIPELINE_FORWARD) == needed;
@@ -104,6 +109,7 @@ int wf_pipeline_other_part(const wf_pipeline_schedule *s, const wf_pipeline_acti
         const wf_pipeline_skip *k = &s->skip[skip - 1];
         return (earlier ? k->to : k->from) != a->part ? -1 : earlier ? k->from : k->to;
     }
+    /* -1 is also the answer before the first part. */
     const int part = earlier ? a->part - 1 : a->part + 1;
     return part < s->stages * s->parts ? part : -1;
 }
@@ -112,6 +118,7 @@ bool wf_pipeline_message_of(const wf_pipeline_schedule *s, const wf_pipeline_act
                             wf_pipeline_action *message)
 {
     const int other = wf_pipeline_other_part(s, a, needed, skip);
+    /* Parts of one stage hand values over in memory. */
     if (other < 0 || other % s->stages == a->part % s->stages)
         return false;
     *message = (wf_pipeline_action){.verb = needed ? WF_PIPELINE_RECEIVE : WF_PIPELINE_SEND,
@@ -123,6 +130,7 @@ bool wf_pipeline_message_of(const wf_pipeline_schedule *s, const wf_pipeline_act
     return true;
 }
 
+/* A message is named by the part that gets it, so its maker is what a computation of that part needs. */
 int wf_pipeline_maker(const wf_pipeline_schedule *s, const wf_pipeline_action *message)
 {
     if (message->skip < 0 || message->skip > s->skips)
@@ -145,13 +153,15 @@ static char *has_of(const building *b, const wf_pipeline_action *message)
     return &b->has[2 * (row * b->s->chunks + message->chunk) + message->gradient];
 }
 
-/* Receives what is needed, and whatever its sender sends here before. */
+/* Receives what is needed, and whatever its sender sends here before: messages between two stages keep the order in
+ * which they are sent. */
 static wf_status add_receive(building *b, int stage, const wf_pipeline_action *needed)
 {
     wf_pipeline_schedule *s = b->s;
     wf_pipeline_action message;
     while (!*has_of(b, needed)) {
         const int all = 2 * s->parts * s->chunks;
+        /* No schedule of this file comes here; it keeps a mistake from running past the list. */
         WF_CHECK(b->sent[needed->peer] < all, WF_ERR_STATE, "stage %d never sends what stage %d needs", needed->peer,
                  stage);
         const wf_pipeline_action made = b->order[needed->peer][b->sent[needed->peer]++];
@@ -167,6 +177,7 @@ static wf_status add_receive(building *b, int stage, const wf_pipeline_action *n
     return WF_OK;
 }
 
+/* For one stage: walks its computations, and for each first the receives, then the computation, then the sends. */
 static wf_status build_stage(building *b, int stage)
 {
     wf_pipeline_schedule *s = b->s;
@@ -196,6 +207,7 @@ static wf_status order_all(const wf_pipeline_schedule *s, wf_pipeline_kind kind,
         order[stage] = wf_malloc(s->ctx, 2 * (size_t)s->parts * (size_t)s->chunks * sizeof **order);
         if (!order[stage])
             return wf_error_code();
+        /* Chunks that fill the last group are left out here, and nowhere else. */
         for (int n = 0; n < 2 * s->parts * whole_groups(s); n++) {
             const wf_pipeline_action a = in_turn(s, warmup(s, kind, stage), stage, n);
             if (a.chunk < s->chunks)
@@ -229,6 +241,7 @@ static wf_status build(wf_pipeline_schedule *s, wf_pipeline_kind kind)
 static wf_status take_skips(wf_pipeline_schedule *s, int skips, const wf_pipeline_skip *skip)
 {
     const int parts = s->stages * s->parts;
+    /* Skips are numbered from 1 in messages, 0 being the chain. */
     WF_CHECK(skips >= 0 && skips < 1 << 16, WF_ERR_ARGUMENT, "%d skips in a pipeline; should be 0 or more", skips);
     s->skip = wf_calloc(s->ctx, (size_t)skips + 1, sizeof *s->skip);
     if (!s->skip)
@@ -267,6 +280,7 @@ wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind ki
     WF_NEED_NULL(ctx);
     WF_CHECK_NULL(kind >= WF_PIPELINE_1F1B && kind <= WF_PIPELINE_INTERLEAVED, WF_ERR_ARGUMENT,
                   "%d is no schedule of a pipeline; there are WF_PIPELINE_1F1B, _GPIPE and _INTERLEAVED", (int)kind);
+    /* The product bounds the sizes of all lists below, so no int overflows. */
     WF_CHECK_NULL(stages > 0 && parts > 0 && chunks > 0 && (int64_t)parts * chunks * stages < 1 << 28, WF_ERR_ARGUMENT,
                   "a pipeline of %d stages of %d parts and %d chunks; each should be 1 or more", stages, parts, chunks);
     wf_pipeline_schedule *s = wf_pipeline_schedule_empty(ctx, stages, parts, chunks, skips, skip);

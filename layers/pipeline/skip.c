@@ -1,4 +1,5 @@
-/* The skip connections of a model that is cut: which parts they go from and to. */
+/* The skip connections of a model that is cut: which parts they go from and to. Called once, when the chain is cut, on
+ * all ranks; values move in chunk.c. */
 #include "layers/pipeline/pipeline_impl.h"
 
 #include <stdlib.h>
@@ -11,7 +12,8 @@ static int place_in(int count, wf_layer *const *list, const wf_layer *layer)
     return -1;
 }
 
-/* The ends below a layer that is not cut belong to each other. */
+/* The ends below a layer that is not cut belong to each other, and the layer moves their values by itself; an end of
+ * the chain's own must not hide there. */
 static wf_status check_inside(const wf_layer *layer, const wf_layer *top)
 {
     if (layer != top && (wf_skip_is_pop(layer) || wf_skip_is_stash(layer)))
@@ -30,6 +32,7 @@ static wf_status find_pop(const wf_pipeline *p, int count, wf_layer *const *list
 {
     for (int j = i + 1; j < count; j++)
         for (int k = 0; wf_skip_is_pop(list[j]) && k < wf_skip_count(list[j]); k++) {
+            /* Names may repeat along a chain: the pop knows its own stash. */
             int at = 0;
             const wf_layer *stash = wf_skip_stash_of(list[j], k, &at);
             WF_NEED(stash);
@@ -43,6 +46,7 @@ static wf_status find_pop(const wf_pipeline *p, int count, wf_layer *const *list
                                        .parts = {.from = wf_pipeline_part_of(p, i), .to = wf_pipeline_part_of(p, j)}};
             return WF_OK;
         }
+    /* A value that nobody takes would be sent and wait forever. */
     WF_FAIL(WF_ERR_ARGUMENT, "the pipeline keeps \"%s\" by \"%s\", and no wf_skip_pop behind it takes it",
             wf_skip_name(list[i], place), wf_layer_path(list[i]));
 }
@@ -71,6 +75,8 @@ static wf_status check_pop(int count, wf_layer *const *list, int i)
     return WF_OK;
 }
 
+/* Skips between parts come first, as the schedule counts only those; among them the one that is taken last comes first,
+ * which is the order of their gradients in the serial program. */
 static int by_order(const void *left, const void *right)
 {
     const wf_pipeline_ends *a = left, *b = right;
@@ -87,6 +93,7 @@ wf_status wf_pipeline_find_skips(wf_pipeline *p, int count, wf_layer *const *lis
         stashes += wf_skip_is_stash(list[i]) ? wf_skip_count(list[i]) : 0;
         pops += wf_skip_is_pop(list[i]) ? wf_skip_count(list[i]) : 0;
     }
+    /* As many entries as values are kept; each has one pop. */
     p->skip = wf_calloc(p->ctx, (size_t)stashes + 1, sizeof *p->skip);
     if (!p->skip)
         return wf_error_code();
@@ -95,6 +102,7 @@ wf_status wf_pipeline_find_skips(wf_pipeline *p, int count, wf_layer *const *lis
     for (int i = 0; i < count; i++)
         if (wf_skip_is_stash(list[i]))
             WF_TRY(find_pops(p, count, list, i));
+    /* More pops than stashes: one of them takes a value that does not exist. */
     for (int i = 0; i < count && pops > p->skips; i++)
         if (wf_skip_is_pop(list[i]))
             WF_TRY(check_pop(count, list, i));

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns true if the next computation after a forward is the backward of the same chunk. */
+/* Returns true if the next computation after a forward is the backward of the same chunk. Recomputation is pointless
+ * for a chunk whose backward follows at once. */
 static bool at_once(const wf_pipeline_schedule *s, int stage, int i)
 {
     const wf_pipeline_action *a = s->action[stage], *forward = &a[i];
@@ -18,6 +19,7 @@ static bool at_once(const wf_pipeline_schedule *s, int stage, int i)
     return false;
 }
 
+/* The whole step is this list of actions, made and verified when the pipeline was. */
 static wf_status run_actions(wf_pipeline_run *run)
 {
     const wf_pipeline *p = run->pipe;
@@ -25,6 +27,7 @@ static wf_status run_actions(wf_pipeline_run *run)
     const bool train = wf_tape_mode(run->tape) == WF_TRAIN;
     for (int i = 0; i < s->count[p->stage]; i++) {
         const wf_pipeline_action *a = &s->action[p->stage][i];
+        /* Evaluation runs the forwards of the same schedule, so its messages have the same order on all stages. */
         if (!train && (a->gradient || a->verb == WF_PIPELINE_BACKWARD))
             continue;
         if (a->verb == WF_PIPELINE_FORWARD)
@@ -41,6 +44,7 @@ static wf_status run_actions(wf_pipeline_run *run)
     return wf_pipeline_sum_ties(run->pipe);
 }
 
+/* Checks before anything is sent: the other stages wait, and learn of a failure by a notice. */
 static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const char *what)
 {
     char text[WF_LAYOUT_TEXT];
@@ -49,6 +53,7 @@ static wf_status check_batch(const wf_pipeline *p, const wf_tensor *batch, const
     WF_CHECK(batch->ctx == p->ctx, WF_ERR_ARGUMENT, "%s belongs to another context than the pipeline", what);
     WF_CHECK(batch->shape.rank > 0, WF_ERR_SHAPE, "%s is a scalar; should be [N,...]", what);
     const wf_layout *layout = &batch->layout;
+    /* Chunks of a stage follow each other in samples only, so the batch may be cut along data and no other axis. */
     WF_CHECK(!layout->known || (layout->mesh == p->mesh && (layout->placement[WF_AXIS_DATA] == WF_SHARDED ||
                                                             wf_mesh_size(p->mesh, WF_AXIS_DATA) == 1)),
              WF_ERR_SHAPE, "%s is %s; should be sharded over data at dimension 0, on the mesh %s", what,
@@ -82,6 +87,7 @@ static wf_status begin(wf_pipeline_run *run)
 {
     wf_pipeline *p = run->pipe;
     int at = 0;
+    /* The list of layers was made at the cut; a layer added later is in no stage's list. */
     const wf_layer *stranger = wf_chain_stranger(p->model, p->first[p->parts], p->layer, &at);
     WF_CHECK(!stranger, WF_ERR_STATE,
              "\"%s\" was added to the model of a pipeline after it was cut, so no stage would apply it; add layers to "
@@ -97,6 +103,7 @@ static wf_status begin(wf_pipeline_run *run)
     /* A variable on the program's tape: what the step makes is no leak of an earlier one (wf_tape_reset). */
     WF_NEED(wf_no_loss(run->tape));
     run->known = p->stage == 0 && run->x[0]->layout.known;
+    /* Counted once a step, not once a chunk: random numbers are keyed by it. */
     return wf_tape_count_application(run->tape, p->model->id, &run->applied);
 }
 
@@ -110,6 +117,7 @@ static wf_status each_norm(wf_layer *layer, wf_status (*act)(wf_layer *norm))
     return WF_OK;
 }
 
+/* Statistics are gathered over the chunks of a step and become running statistics once, as of the whole batch. */
 static wf_status defer_norm(wf_layer *norm)
 {
     return wf_norm_defer(norm, true);
@@ -120,22 +128,25 @@ static wf_status compute(wf_pipeline_run *run)
     wf_pipeline *p = run->pipe;
     WF_TRY(begin(run));
     const bool train = wf_tape_mode(run->tape) == WF_TRAIN;
+    /* Compared before the step changes anything. */
     if (train)
         WF_TRY(wf_pipeline_compare_ties(p));
     if (train && p->deferred)
         WF_TRY(each_norm(p->model, defer_norm));
     if (train)
         WF_TRY(wf_pipeline_grads_begin(p));
+    /* Weights are used by several chunks, so packed forms of them pay. */
     p->ctx->reusing += p->chunks > 1;
     wf_status status = run_actions(run);
     p->ctx->reusing -= p->chunks > 1;
+    /* Also after a failure: parameters get their own gradients back. */
     wf_pipeline_grads_end(p);
     if (train && p->deferred && status == WF_OK)
         status = each_norm(p->model, wf_norm_commit);
     return status;
 }
 
-/* What all stages know of the loss, besides its value: as the last one made it. */
+/* What all stages know of the loss, besides its value: as the last one made it. Sent as bytes, so it has no pointer. */
 typedef struct shared_loss {
     double weight, part, count;
     int32_t dtype, known;
@@ -164,6 +175,7 @@ static shared_loss own_loss(const wf_pipeline_run *run)
  * all-gather takes memory of the host, which no captured step may. */
 static wf_status share(const wf_pipeline_run *run, shared_loss *all)
 {
+    /* The last stage broadcasts last, so `all` is its struct after the loop. */
     const wf_pipeline *p = run->pipe;
     bool reached = wf_tape_mode(run->tape) != WF_TRAIN;
     for (int s = 0; s < p->stages; s++) {
@@ -181,6 +193,7 @@ static wf_status share(const wf_pipeline_run *run, shared_loss *all)
 static wf_status share_value(wf_pipeline_run *run, double weight, wf_tensor *value)
 {
     const wf_pipeline *p = run->pipe;
+    /* Other stages have no sum yet and receive into this. */
     if (!run->loss)
         WF_NEED(run->loss = wf_tensor_new(p->ctx, WF_F64, wf_shape_scalar()));
     WF_TRY(wf_bcast(p->comm, run->loss, p->stages - 1));
@@ -195,6 +208,7 @@ static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
     wf_pipeline *p = run->pipe;
     shared_loss all = {0};
     WF_TRY(share(run, &all));
+    /* A weight of 0 has a sum of 0 (a batch without samples): divided by 1 it stays 0. */
     const double weight = all.weight > 0 ? all.weight : 1;
     wf_tensor *value = wf_tensor_new_step(p->ctx, (wf_dtype)all.dtype, wf_shape_scalar(), WF_ROW_MAJOR);
     WF_NEED(value);
@@ -208,6 +222,7 @@ static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
         wf_tensor_free(value);
         return status;
     }
+    /* The variable is a node on the program's tape: its backward hands out gradients that exist already. */
     *loss = wf_pipeline_grads_record(p, run->tape, value, weight);
     WF_NEED(*loss);
     (*loss)->loss_mean = !all.known;
@@ -220,7 +235,8 @@ static wf_status loss_of(wf_pipeline_run *run, wf_var **loss)
     return WF_OK;
 }
 
-/* The other ranks wait for what this one does not send. */
+/* The other ranks wait for what this one does not send. The error is told to all ranks of the mesh, and what is under
+ * way of this step is dropped. */
 static void *fail(wf_pipeline_run *run, wf_status status)
 {
     wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -251,6 +267,7 @@ wf_var *wf_pipeline_step_n(wf_pipeline *pipe, wf_tape *tape, const wf_tensor *co
 /* --- the output -----------------------------------------------------------------------------------------------------
  */
 
+/* Chunks are samples in order, so they are copied one after the other. */
 static wf_status join(const wf_pipeline_run *run, wf_tensor *whole)
 {
     wf_box box = wf_box_of_shape(whole->shape);
@@ -267,6 +284,7 @@ static wf_status join(const wf_pipeline_run *run, wf_tensor *whole)
     wf_layout layout = run->y[0]->layout;
     if (!layout.known)
         return WF_OK;
+    /* The output is a whole batch again. */
     layout.chunk = false;
     layout.box.hi[0] = layout.box.lo[0] + whole->shape.dim[0];
     return wf_tensor_set_layout(whole, layout);
@@ -275,6 +293,7 @@ static wf_status join(const wf_pipeline_run *run, wf_tensor *whole)
 static wf_status output_of(wf_pipeline_run *run, wf_var **out)
 {
     const wf_pipeline *p = run->pipe;
+    /* Other stages have no output; the variable without a loss keeps their programs alike. */
     if (p->stage < p->stages - 1) {
         *out = wf_no_loss(run->tape);
         WF_NEED(*out);
@@ -296,6 +315,7 @@ static wf_status output_of(wf_pipeline_run *run, wf_var **out)
 
 static wf_status apply(wf_pipeline_run *run, wf_var **out)
 {
+    /* In evaluation no loss is made: targets may be absent. */
     WF_CHECK(wf_tape_mode(run->tape) == WF_EVAL, WF_ERR_STATE,
              "wf_pipeline_apply on a tape in WF_TRAIN, to which backward could not come; use wf_pipeline_step, or "
              "wf_tape_set_mode");

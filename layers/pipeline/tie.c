@@ -18,7 +18,8 @@ void wf_pipeline_ties_free(wf_pipeline *p)
     p->tie = NULL;
 }
 
-/* The stage on which a parameter's layer will be. */
+/* The stage on which a parameter's layer will be. The owner may be a layer inside one that the pipeline lists: its
+ * parents are looked at. */
 static int stage_of(const wf_pipeline *p, int count, wf_layer *const *list, const wf_param *param)
 {
     for (const wf_layer *layer = param->owner; layer; layer = layer->parent)
@@ -32,18 +33,21 @@ static int stage_of(const wf_pipeline *p, int count, wf_layer *const *list, cons
 static int mark_stages(const wf_pipeline *p, int count, wf_layer *const *list, wf_param *param, wf_pipeline_tie *tie)
 {
     int n = 0;
+    /* tied_next goes through all parameters that the first one stands for. */
     for (wf_param *one = param; one; one = one->tied_next) {
         const int stage = stage_of(p, count, list, one);
         if (stage < 0)
             continue;
         n += !tie->on[stage];
         tie->on[stage] = true;
+        /* Any of this stage's copies will do: they share one value. */
         if (stage == p->stage && !tie->param)
             tie->param = one;
     }
     return n;
 }
 
+/* All ranks walk the whole model, before layers are dropped, and find the same ties in the same order. */
 wf_status wf_pipeline_find_ties(wf_pipeline *p, int count, wf_layer *const *list)
 {
     int64_t n;
@@ -63,11 +67,13 @@ wf_status wf_pipeline_find_ties(wf_pipeline *p, int count, wf_layer *const *list
         if (!tie->on || !tie->come)
             return wf_error_code();
         if (mark_stages(p, count, list, param[i], tie) > 1) {
-            /* Drawn under the name that all stages know. */
+            /* Drawn under the name that all stages know. All stages draw the value under the first parameter's name, so
+             * copies begin equal without a message. */
             WF_NEED(wf_param_value(param[i]));
             p->ties++;
             continue;
         }
+        /* The entry was not needed, and serves the next candidate. */
         for (int s = 0; s < p->stages; s++)
             tie->on[s] = false;
         tie->param = NULL;
@@ -75,6 +81,7 @@ wf_status wf_pipeline_find_ties(wf_pipeline *p, int count, wf_layer *const *list
     return WF_OK;
 }
 
+/* A tie has a stage, so this ends. */
 static int first_stage(const wf_pipeline_tie *tie)
 {
     int first = 0;
@@ -83,6 +90,7 @@ static int first_stage(const wf_pipeline_tie *tie)
     return first;
 }
 
+/* Afterwards a stage has its own copy only, and wf_layer_params lists it. */
 wf_status wf_pipeline_keep_ties(wf_pipeline *p)
 {
     int64_t n;
@@ -92,6 +100,7 @@ wf_status wf_pipeline_keep_ties(wf_pipeline *p)
         tie->param = wf_param_of(tie->param);
         if (!tie->param)
             continue;
+        /* Norms and parameter counts take a tied parameter once: on its first stage. */
         tie->param->counted = first_stage(tie) != p->stage;
         tie->param->stage_tie = i + 1;
     }
@@ -110,11 +119,13 @@ typedef struct copy {
     char path[128];
 } copy;
 
+/* Every stage sends a hash to the first one; values stay where they are. */
 static wf_status compare_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
 {
     copy mine = {.hash = 0}, theirs;
     const int first = first_stage(tie);
     WF_TRY(wf_param_hash(tie->param, &mine.hash));
+    /* Longer paths are cut, which only a message shows. */
     snprintf(mine.path, sizeof mine.path, "%s", wf_param_path(tie->param));
     if (p->stage != first)
         return wf_outbox_send_bytes(p->outbox, &mine, sizeof mine, first);
@@ -131,9 +142,11 @@ static wf_status compare_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
     return WF_OK;
 }
 
-/* Replays do not come here: they are neither counted nor compared. The step that is captured is counted alone. */
+/* Replays do not come here: they are neither counted nor compared. The step that is captured is counted alone, and the
+ * schedule of comparisons goes on after it. */
 wf_status wf_pipeline_compare_ties(wf_pipeline *p)
 {
+    /* All stages count alike, so all compare in the same step. */
     const bool due = p->compare_every > 0 && p->steps++ % p->compare_every == 0;
     if (!due || wf_ctx_capturing(p->ctx))
         return WF_OK;
@@ -146,7 +159,8 @@ wf_status wf_pipeline_compare_ties(wf_pipeline *p)
 /* --- gradients ------------------------------------------------------------------------------------------------------
  */
 
-/* What goes in place of the gradient of one that is not trained. */
+/* What goes in place of the gradient of one that is not trained: a message all the same, since the other stage waits
+ * for one. */
 static wf_tensor *frozen_new(wf_pipeline *p)
 {
     wf_tensor *frozen = wf_tensor_new(p->ctx, WF_I64, wf_shape_scalar());
@@ -161,6 +175,7 @@ static bool is_frozen(const wf_tensor *message)
     return message->dtype == WF_I64;
 }
 
+/* The gradient is sent as it is, so it must not change before wf_outbox_wait: sum_tie works on a copy. */
 static wf_status send_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
 {
     const bool trained = tie->param->trainable;
@@ -175,6 +190,7 @@ static wf_status send_tie(wf_pipeline *p, const wf_pipeline_tie *tie)
     return status;
 }
 
+/* Takes `next`: it becomes the sum, or is freed. */
 static wf_status add(wf_ctx *ctx, wf_tensor **sum, wf_tensor *next)
 {
     if (!*sum) {
@@ -199,6 +215,7 @@ static wf_status check_frozen(const wf_pipeline *p, const wf_pipeline_tie *tie, 
     return WF_OK;
 }
 
+/* One message from each stage, in the order of the ties: all stages send in that order too. */
 static wf_status receive_tie(const wf_pipeline *p, wf_pipeline_tie *tie)
 {
     for (int stage = 0; stage < p->stages; stage++) {
@@ -210,8 +227,8 @@ static wf_status receive_tie(const wf_pipeline *p, wf_pipeline_tie *tie)
     return WF_OK;
 }
 
-/* In the order of the stages, on all alike. Own ones may be on their way to the others, so the sum has memory of its
- * own. */
+/* In the order of the stages, on all alike, so all have the same bits. Own ones may be on their way to the others, so
+ * the sum has memory of its own. */
 static wf_status sum_tie(wf_pipeline *p, wf_pipeline_tie *tie)
 {
     for (int stage = 0; stage < p->stages && tie->param->trainable; stage++) {
@@ -254,6 +271,7 @@ static wf_status exchange_ties(wf_pipeline *p)
 
 static wf_status sum_all(wf_pipeline *p)
 {
+    /* After the wait: own gradients may be overwritten now. */
     WF_TRY(exchange_ties(p));
     for (int i = 0; i < p->ties; i++) {
         wf_pipeline_tie *tie = &p->tie[i];
@@ -267,6 +285,7 @@ static wf_status sum_all(wf_pipeline *p)
 
 wf_status wf_pipeline_sum_ties(wf_pipeline *p)
 {
+    /* After a failure as well. */
     const wf_status status = sum_all(p);
     for (int i = 0; i < p->ties; i++)
         drop_come(p, &p->tie[i]);

@@ -1,6 +1,7 @@
-/* Verifies and prices a pipeline's schedule before anything is sent. Each stage
- * is looked at by itself, then the messages of every pair of stages; the rest, the order in which all of it can happen,
- * and the price, are the engine's: a schedule of the pipeline becomes one schedule of the engine a stage. */
+/* Verifies and prices a pipeline's schedule before anything is sent. Each stage is looked at by itself, then the
+ * messages of every pair of stages; the rest, the order in which all of it can happen, and the price, are the engine's:
+ * a schedule of the pipeline becomes one schedule of the engine a stage. wf_pipeline_new calls it on every rank, so a
+ * schedule that could hang never runs. */
 #include "layers/pipeline/pipeline_impl.h"
 
 #include <stdio.h>
@@ -9,6 +10,7 @@
 /* --- one stage ------------------------------------------------------------------------------------------------------
  */
 
+/* What has happened to a part, or to a skip, and chunk so far. A bit that is set twice is an error. */
 enum { HAS_VALUE = 1, HAS_GRADIENT = 2, SENT_VALUE = 4, SENT_GRADIENT = 8, DID_FORWARD = 16, DID_BACKWARD = 32 };
 
 typedef struct looking {
@@ -22,12 +24,14 @@ static unsigned char *state_of(const looking *l, int part, int chunk)
     return &l->state[(int64_t)(part / l->s->stages) * l->s->chunks + chunk];
 }
 
-/* The state of the messages of a part, or of a skip. */
+/* The state of the messages of a part, or of a skip. The message of a skip is seen by one part of a stage at most, so
+ * one entry serves it. */
 static unsigned char *messages_of(const looking *l, int part, int skip, int chunk)
 {
     return skip > 0 ? &l->state[(int64_t)(l->s->parts + skip - 1) * l->s->chunks + chunk] : state_of(l, part, chunk);
 }
 
+/* First of all checks, as the others index by these numbers. */
 static wf_status check_numbers(const looking *l, int step)
 {
     const wf_pipeline_schedule *s = l->s;
@@ -64,6 +68,7 @@ static wf_status check_peer(const looking *l, int step)
     return WF_OK;
 }
 
+/* Text is made on failure only: WF_CHECK evaluates its arguments then. */
 static wf_status mark_done(const looking *l, int step, unsigned char *state, unsigned done)
 {
     char text[WF_FAILURE_TEXT];
@@ -106,9 +111,11 @@ static wf_status check_computation(const looking *l, int step)
 {
     const wf_pipeline_action *a = &l->s->action[l->stage][step];
     unsigned char *state = state_of(l, a->part, a->chunk);
+    /* Skip 0 is the chain. */
     for (int skip = 0; skip <= l->s->skips; skip++)
         WF_TRY(check_needed(l, step, skip));
     WF_TRY(mark_done(l, step, state, a->verb == WF_PIPELINE_FORWARD ? DID_FORWARD : DID_BACKWARD));
+    /* A backward before its forward has nothing to differentiate. */
     return a->verb == WF_PIPELINE_FORWARD ? WF_OK : need(l, step, state, DID_FORWARD, "its forward");
 }
 
@@ -122,6 +129,7 @@ static wf_status check_action(const looking *l, int step)
     if (a->verb == WF_PIPELINE_RECEIVE)
         return mark_done(l, step, messages_of(l, a->part, a->skip, a->chunk), a->gradient ? HAS_GRADIENT : HAS_VALUE);
     const int maker = wf_pipeline_maker(l->s, a);
+    /* A second send of one value would be received as the next chunk's. */
     WF_TRY(mark_done(l, step, messages_of(l, maker, a->skip, a->chunk), a->gradient ? SENT_GRADIENT : SENT_VALUE));
     return need(l, step, state_of(l, maker, a->chunk), a->gradient ? DID_BACKWARD : DID_FORWARD,
                 a->gradient ? "the backward that makes it" : "the forward that makes it");
@@ -146,7 +154,8 @@ static wf_status check_done(const looking *l, const wf_pipeline_action *a)
     return WF_OK;
 }
 
-/* Checks that the stage does all of its work. */
+/* Checks that the stage does all of its work. Anything that was done twice has failed before; here only what is missing
+ * can be found. */
 static wf_status check_stage_work(const looking *l)
 {
     const wf_pipeline_schedule *s = l->s;
@@ -177,7 +186,8 @@ static wf_status check_stage(const wf_pipeline_schedule *s, int stage)
 /* --- two stages -----------------------------------------------------------------------------------------------------
  */
 
-/* The next message from `step` on; past the end where there is none. */
+/* The next message from `step` on; past the end if there is none. Computations between messages do not matter for their
+ * order. */
 static int next_message(const wf_pipeline_schedule *s, int stage, int step, wf_pipeline_verb verb, int peer)
 {
     while (step < s->count[stage] && (s->action[stage][step].verb != verb || s->action[stage][step].peer != peer))
@@ -185,7 +195,8 @@ static int next_message(const wf_pipeline_schedule *s, int stage, int step, wf_p
     return step;
 }
 
-/* Each stage by itself is right: one sends what the other receives, once, so only the order is left to check. */
+/* Each stage by itself is right: one sends what the other receives, once, so only the order is left to check. Messages
+ * between two stages are matched by their order alone, so the n-th send must be the n-th receive. */
 static wf_status check_stage_pair(const wf_pipeline_schedule *s, int from, int to)
 {
     char sent[WF_FAILURE_TEXT], got[WF_FAILURE_TEXT];
@@ -227,6 +238,8 @@ static bool advance_stage(const wf_pipeline_schedule *s, int *next, int stage)
     return true;
 }
 
+/* Simulates all stages together: a message happens only if both its ends are next. The result does not depend on who
+ * moves first, so a walk that gets stuck is a deadlock for any timing. */
 static wf_status check_order(const wf_pipeline_schedule *s)
 {
     char mine[WF_FAILURE_TEXT], theirs[WF_FAILURE_TEXT];
@@ -239,6 +252,7 @@ static wf_status check_order(const wf_pipeline_schedule *s)
             while (advance_stage(s, next, stage))
                 moved = true;
     }
+    /* The first stage that is stuck names the circle, or a peer that has ended. */
     while (stuck < s->stages && next[stuck] == s->count[stuck])
         stuck++;
     wf_status status = WF_OK;
@@ -256,6 +270,7 @@ static wf_status check_order(const wf_pipeline_schedule *s)
 /* --- all: the engine ------------------------------------------------------------------------------------------------
  */
 
+/* A byte count of 0 would make a range that the engine does not check, so unknown sizes count 8. */
 enum { STASH = 8 }; /* bytes: what a forward leaves for its backward */
 
 /* Memory of a chunk in a part, one behind the other: values of skips that come and the input; output, values of skips
@@ -269,6 +284,7 @@ typedef struct engine_schedules {
     wf_address *memory; /* of each part of a stage and chunk */
 } engine_schedules;
 
+/* The last part's output goes nowhere: the loss. */
 static size_t bytes_of(const engine_schedules *e, int part)
 {
     const bool any = part < e->s->stages * e->s->parts;
@@ -280,7 +296,8 @@ static size_t skip_bytes(const engine_schedules *e, int skip)
     return e->costs.skip_bytes ? e->costs.skip_bytes[skip - 1] : STASH;
 }
 
-/* Bytes of the skips below `skip` that a part gets from other stages, or makes for them. */
+/* Bytes of the skips below `skip` that a part gets from other stages, or makes for them. Skips inside of a stage need
+ * no memory of a message. */
 static size_t bytes_below(const engine_schedules *e, int part, bool taken, int skip)
 {
     size_t bytes = 0;
@@ -297,6 +314,7 @@ typedef struct places {
     size_t taken, in, out, made, stash, made_gradient, out_gradient, in_gradient, taken_gradient, end;
 } places;
 
+/* Ranges that a computation reads, or writes, follow each other, as a step of the engine has one of each. */
 static places places_of(const engine_schedules *e, int part)
 {
     const int all = e->s->skips + 1;
@@ -347,6 +365,7 @@ static wf_steps add_computation(engine_schedules *e, wf_builder *b, const wf_pip
     wf_pipeline_action message;
     const bool receives = wf_pipeline_message_of(e->s, a, true, 0, &message);
     wf_step_call call = {.seconds = seconds ? seconds[a->part] : 0};
+    /* The first part reads the batch, which is not in this memory. */
     if (forward) {
         call.from_bytes = receives ? p.out : 0;
         const wf_address from = receives ? memory_of(e, a->part, a->chunk, 0) : WF_NOWHERE;
@@ -369,6 +388,7 @@ static wf_status add_stage(engine_schedules *e, int stage)
             const int part = j * s->stages + stage;
             e->memory[(int64_t)j * s->chunks + c] = wf_builder_scratch(b, places_of(e, part).end);
         }
+    /* Sends overlap what follows them; all else of a stage is in sequence. */
     for (int i = 0; i < s->count[stage]; i++) {
         const wf_pipeline_action *a = &s->action[stage][i];
         /* A send waits for what is before it; nothing waits for a send. */
@@ -398,7 +418,8 @@ static wf_status make(const wf_pipeline_schedule *s, const wf_pipeline_costs *co
     e->memory = wf_calloc(s->ctx, (size_t)s->parts * (size_t)s->chunks, sizeof *e->memory);
     if (status == WF_OK && (!e->all || !e->memory))
         status = wf_error_code();
-    /* Steps of the engine are those of the pipeline, one for one. */
+    /* Steps of the engine are those of the pipeline, one for one. A message must not be split: prices and times count
+     * one step for each action. */
     e->agreed.chunk_bytes = SIZE_MAX;
     for (int stage = 0; status == WF_OK && stage < s->stages; stage++)
         status = add_stage(e, stage);
@@ -425,6 +446,7 @@ wf_status wf_pipeline_schedule_verify(const wf_pipeline_schedule *s)
     return status;
 }
 
+/* Chunks whose forward is done and backward is not: what a stage must keep. */
 static void count_live(const wf_pipeline_schedule *s, int *live)
 {
     for (int stage = 0; stage < s->stages; stage++) {
@@ -456,6 +478,7 @@ wf_status wf_pipeline_schedule_price(const wf_pipeline_schedule *s, const wf_pip
         work += s->chunks * ((costs && costs->forward_s ? costs->forward_s[part] : 0) +
                              (costs && costs->backward_s ? costs->backward_s[part] : 0));
     price->seconds = all.seconds;
+    /* The part of the stages' time in which they wait. */
     price->bubble = all.seconds > 0 ? 1 - work / (s->stages * all.seconds) : 0;
     price->bytes = all.bytes;
     if (price->live)
