@@ -109,25 +109,21 @@ static wf_comm *part_of(const wf_mesh *mesh, unsigned axes)
     return part;
 }
 
-wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes)
+_Static_assert(WF_ALL_AXES == (1 << WF_AXES) - 1, "WF_ALL_AXES has a bit for each axis");
+
+wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis_set axes)
 {
     WF_NEED_NULL(mesh);
-    WF_CHECK_NULL(axes < 1u << WF_AXES, WF_ERR_ARGUMENT,
-                  "a set of mesh axes (%u) has bits beyond \"stage\", the last one", axes);
+    WF_CHECK_NULL((unsigned)axes <= WF_ALL_AXES, WF_ERR_ARGUMENT,
+                  "a set of mesh axes (%u) has bits beyond \"stage\", the last one", (unsigned)axes);
     /* Axes of size 1 make no difference, so that data and data with height are one communicator where height is 1. */
-    axes = wf_mesh_split_axes(mesh, axes);
+    const unsigned split = wf_mesh_split_axes(mesh, axes);
     /* Along all axes: no second communicator of the same ranks. */
-    if (axes == wf_mesh_split_axes(mesh, WF_ALL_AXES))
+    if (split == wf_mesh_split_axes(mesh, WF_ALL_AXES))
         return mesh->world;
-    if (!mesh->kept->comm[axes])
-        mesh->kept->comm[axes] = part_of(mesh, axes); /* wf_mesh_open makes those of single axes */
-    return mesh->kept->comm[axes];
-}
-
-wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis)
-{
-    WF_CHECK_NULL(axis >= 0 && axis < WF_AXES, WF_ERR_ARGUMENT, "%d is no axis of a mesh", (int)axis);
-    return wf_mesh_comm_of(mesh, 1u << axis);
+    if (!mesh->kept->comm[split])
+        mesh->kept->comm[split] = part_of(mesh, split); /* wf_mesh_open makes those of single axes */
+    return mesh->kept->comm[split];
 }
 
 wf_comm *wf_mesh_world(const wf_mesh *mesh)
@@ -229,7 +225,7 @@ static wf_status furnish_mesh(wf_mesh *mesh, wf_comm *comm, const int size[WF_AX
     for (int i = 0; i < WF_AXES; i++)
         /* Made here, in one order on all ranks; making a communicator is a collective, which later calls of some ranks
          * alone could not be. */
-        if (!wf_mesh_comm(mesh, wf_mesh_order[i]))
+        if (!wf_mesh_comm(mesh, WF_AXIS_BIT(wf_mesh_order[i])))
             return wf_error_code();
     return WF_OK;
 }

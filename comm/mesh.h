@@ -28,12 +28,11 @@ void wf_mesh_close(wf_mesh *mesh);
 /* Ranks along an axis (1 where it is not split), and this rank's place along it. */
 int wf_mesh_size(const wf_mesh *mesh, wf_axis axis);
 int wf_mesh_rank(const wf_mesh *mesh, wf_axis axis);
-/* The communicator of all ranks that differ along this axis alone; borrowed. Its rank is the place along the axis. */
-WF_PLACED wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis axis);
-/* The communicator of all ranks that differ along these axes alone; bit a of `axes` stands for axis a. axes 0
- * gives this rank alone. It is made once and kept: the first call for a set of axes is collective over those ranks,
- * later calls are local. Its ranks have the order of the mesh. */
-WF_PLACED wf_comm *wf_mesh_comm_of(const wf_mesh *mesh, unsigned axes);
+/* The communicator of all ranks that differ only along these axes; borrowed. WF_AXIS_BIT(axis) is a set of one axis,
+ * WF_NO_AXES gives only this rank. Ranks have the order of the mesh, so along one axis the rank is the place.
+ * Local for at most one axis, and for all. For several axes it is made by the first call, which is collective over
+ * those ranks, and kept: later calls are local. Axes of one rank do not count. WF_ERR_ARGUMENT for other bits. */
+WF_PLACED wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis_set axes);
 /* The communicator of the whole mesh; borrowed. */
 wf_comm *wf_mesh_world(const wf_mesh *mesh);
 /* The place along every axis of a rank of the whole mesh. */

@@ -25,9 +25,6 @@ wf_status wf_mesh_layout_activation_recent(const wf_mesh *mesh, wf_shape global,
  * stays whole. With bounds NULL, which failed before, nothing changes. Local. */
 void wf_layout_shard(const wf_mesh *mesh, wf_layout *layout, wf_axis axis, int dim, const int64_t *bounds);
 
-/* A set of axes, a bit for each (1u << WF_AXIS_DATA). */
-#define WF_ALL_AXES ((1u << WF_AXES) - 1)
-
 /* Gathers shard bounds along these axes that are unknown (of a batch, where each rank knows only its own place), and
  * keeps them by wf_mesh_bounds_recent. Collective over the axes whose bounds are gathered, else local. */
 wf_status wf_layout_complete(wf_layout *layout, unsigned axes) WF_NODISCARD;
@@ -44,7 +41,7 @@ typedef struct wf_regions {
 /* The exchange from `have` to `need`, among the ranks that differ along the axes over which either is sharded. Every
  * rank computes it without communication. Cached in the mesh under the regions' contents; borrowed: it stands until
  * WF_PLANS_MOST others have been asked for, and as long as there are variables on a tape without a break, so a node may
- * keep it for backward. Local, but for the communicator of a new set of axes (wf_mesh_comm_of), so all ranks ask for
+ * keep it for backward. Local, but for the communicator of a new set of axes (wf_mesh_comm), so all ranks ask for
  * the same exchanges in the same order. */
 wf_exchange *wf_mesh_exchange(const wf_mesh *mesh, const wf_regions *have, const wf_regions *need, wf_dtype dtype,
                               wf_order order);
@@ -60,7 +57,7 @@ wf_exchange *wf_mesh_exchange_beyond(const wf_mesh *mesh, const wf_regions *have
 wf_exchange *wf_mesh_exchange_boxes(const wf_mesh *mesh, const wf_box *have, const wf_box *need, wf_dtype dtype,
                                     wf_order order);
 /* The one that takes a tensor from one complete layout to another, both on one mesh, or on two meshes of which one
- * is of the other's communicator or of one of its axes (wf_mesh_comm_of). An axis over which both are sharded
+ * is of the other's communicator or of one of its axes (wf_mesh_comm). An axis over which both are sharded
  * equally is left out. If the exchange moves nothing and this rank's boxes are equal, the tensor can be used as it
  * is. NULL after an error: WF_ERR_UNSUPPORTED for a partial layout. Local, as wf_mesh_exchange is. */
 wf_exchange *wf_mesh_exchange_layouts(const wf_layout *from, const wf_layout *to, wf_dtype dtype, wf_order order);

@@ -31,7 +31,7 @@ static wf_status gather_bounds(wf_layout *layout, wf_axis axis)
     const int d = layout->dim[axis], size = mesh->size[axis];
     const int64_t mine[2] = {layout->box.lo[d], layout->box.hi[d]};
     const size_t bytes = (3 * (size_t)size + 1) * sizeof(int64_t);
-    wf_comm *comm = wf_mesh_comm(mesh, axis);
+    wf_comm *comm = wf_mesh_comm(mesh, WF_AXIS_BIT(axis));
     WF_NEED(comm);
     void *memory;
     WF_TRY(wf_comm_post_failure(comm, wf_pool_take_host(mesh->ctx, bytes, &memory)));

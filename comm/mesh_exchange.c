@@ -157,7 +157,7 @@ static wf_exchange *make_exchange(const wf_mesh *mesh, const wf_regions *have, c
 {
     const unsigned axes = wf_mesh_split_axes(mesh, axes_of(have) | axes_of(need));
     const wf_beyond beyond = {.global = have->global, .boundary = o->boundary};
-    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
+    wf_comm *comm = wf_mesh_comm(mesh, axes);
     if (!comm)
         return NULL;
     const int size = comm->size;

@@ -27,6 +27,11 @@ typedef enum wf_axis {
     WF_AXES
 } wf_axis;
 
+/* A set of axes: WF_AXIS_BIT(WF_AXIS_HEIGHT) | WF_AXIS_BIT(WF_AXIS_WIDTH). An axis in place of a set is a warning of
+ * the compiler. */
+typedef enum wf_axis_set { WF_NO_AXES = 0, WF_ALL_AXES = 63 } wf_axis_set;
+#define WF_AXIS_BIT(axis) ((wf_axis_set)(1u << (axis)))
+
 const char *wf_axis_name(wf_axis axis); /* "data", "channel", ... */
 
 typedef enum wf_placement {

@@ -29,7 +29,7 @@ wf_param *wf_param_new(wf_ctx *ctx, const char *name, wf_param_opts opts)
                     /* Running statistics and the like are saved with the model but have no gradient. */
                     .trainable = !opts.state,
                     /* Every replica of a model sees other samples; layers that split otherwise change this. */
-                    .axes = 1u << WF_AXIS_DATA};
+                    .axes = WF_AXIS_BIT(WF_AXIS_DATA)};
     p->name = wf_strdup(ctx, name);
     if (!p->name) {
         wf_param_free(p);

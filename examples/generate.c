@@ -221,8 +221,8 @@ static wf_status step(wf_trainer *trainer, void *user)
 static double sum_parts(const training *t, const wf_var *loss)
 {
     double value = wf_item(loss);
-    const unsigned axes = ~(1u << WF_AXIS_STAGE) & ((1u << WF_AXES) - 1);
-    WF_MUST(wf_allreduce_f64(wf_mesh_comm_of(t->mesh, axes), &value, 1, WF_SUM));
+    const unsigned axes = WF_ALL_AXES & ~WF_AXIS_BIT(WF_AXIS_STAGE);
+    WF_MUST(wf_allreduce_f64(wf_mesh_comm(t->mesh, axes), &value, 1, WF_SUM));
     return value;
 }
 

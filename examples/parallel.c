@@ -89,7 +89,7 @@ void parallel_open(parallel *p, wf_comm *comm)
     else
         mesh_open(p, comm);
     example_check(comm, wf_check(p->mesh));
-    p->samples = wf_mesh_comm(p->mesh, WF_AXIS_DATA);
+    p->samples = wf_mesh_comm(p->mesh, WF_AXIS_BIT(WF_AXIS_DATA));
     example_check(comm, wf_check(p->samples));
     p->counts = true;
     for (wf_axis a = 0; a < WF_AXES; a++)

@@ -143,7 +143,7 @@ static wf_status evaluate(training *t, double *accuracy)
         status = wf_tape_reset(t->tape);
     }
     if (status == WF_OK)
-        status = wf_allreduce_f64(wf_mesh_comm(t->mesh, WF_AXIS_DATA), counted, 2, WF_SUM);
+        status = wf_allreduce_f64(wf_mesh_comm(t->mesh, WF_AXIS_BIT(WF_AXIS_DATA)), counted, 2, WF_SUM);
     *accuracy = counted[0] / counted[1];
     return status == WF_OK ? wf_tape_set_mode(t->tape, WF_TRAIN) : status;
 }

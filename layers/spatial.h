@@ -14,7 +14,7 @@
  * it is.
  *
  * Normalisation has no form of its own here: wf_parallelize lets it share statistics over the ranks that hold the
- * pixels of its samples, and wf_sync_batchnorm takes those ranks as wf_mesh_comm_of gives them.
+ * pixels of its samples, and wf_sync_batchnorm takes those ranks as wf_mesh_comm gives them.
  *
  * A halo moves once in each direction. A rank that reads h pixels of others, of C channels and N samples, receives N C
  * h elements in forward; backward of pooling and upsampling returns as many, that of a convolution N F h' (halos of dy,

@@ -12,9 +12,9 @@ extern "C" {
 #endif
 
 /* As wf_batchnorm (same options, parameters and names), with the statistics of all elements that the ranks of `comm`
- * hold: all ranks, or a group (wf_comm_split, wf_mesh_comm_of). Ranks may hold different numbers of samples, or none.
+ * hold: all ranks, or a group (wf_comm_split, wf_mesh_comm). Ranks may hold different numbers of samples, or none.
  * The input may also be sharded over spatial dimensions, then `comm` must hold all parts of its samples
- * (WF_ERR_ARGUMENT): wf_mesh_comm_of(mesh, axes) of the spatial axes alone gives the statistics of this rank's samples
+ * (WF_ERR_ARGUMENT): wf_mesh_comm(mesh, axes) of the spatial axes alone gives the statistics of this rank's samples
  * over all their pixels, and with WF_AXIS_DATA's bit those of all samples. It computes what wf_batchnorm computes on
  * one rank that holds everything, with the same bits of mean, variance and running statistics on all ranks. Gradients
  * of gamma and beta are this rank's share of the sum. One collective in each direction. With P ranks in `comm` and C

@@ -40,7 +40,7 @@ static int64_t partition_of(const visit *v)
 /* The ranks of which each has a summand of what the archive holds as a sum. */
 static wf_comm *summands(const visit *v, unsigned axes)
 {
-    return wf_mesh_comm_of(v->mesh, axes & wf_grad_axes(v->mesh));
+    return wf_mesh_comm(v->mesh, axes & wf_grad_axes(v->mesh));
 }
 
 static double *trailer_of(const visit *v, wf_array *loss)

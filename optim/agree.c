@@ -251,7 +251,7 @@ wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
     for (int64_t i = 0; i < n; i++) {
         wf_tensor *value = wf_param_value(params[i]);
         /* Ranks that hold the same part of a parameter, which are not all ranks where it is sharded. */
-        wf_comm *same = wf_mesh_comm_of(mesh, axes & ~params[i]->shard_axes);
+        wf_comm *same = wf_mesh_comm(mesh, axes & ~params[i]->shard_axes);
         WF_NEED(value);
         WF_NEED(same);
         WF_TRY(wf_bcast(same, value, 0));

@@ -34,7 +34,7 @@
 
 static wf_comm *comm_of(const wf_buckets *all, unsigned axes)
 {
-    return wf_mesh_comm_of(all->mesh, axes);
+    return wf_mesh_comm(all->mesh, axes);
 }
 
 /* --- the trailer ----------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ static bool compares_draws(const wf_optim *optim, const wf_var *loss, const wf_l
 {
     const multi_node *own = optim->distributed_state;
     return !loss->no_loss && !optim->more && !optim->adding &&
-           (layout->known || (own->axes & ~(1u << WF_AXIS_DATA)) != 0);
+           (layout->known || (own->axes & ~WF_AXIS_BIT(WF_AXIS_DATA)) != 0);
 }
 
 /* Gradients are laid out by the axes over which they are summed. */
@@ -140,7 +140,7 @@ static wf_status check_parameters(const wf_optim *optim, bool data_alone)
     WF_TRY(wf_layer_params(optim->model, &n, &params));
     char text[WF_AXES_TEXT];
     for (int64_t i = 0; i < n && data_alone; i++) {
-        WF_CHECK(!params[i]->trainable || params[i]->axes == 1u << WF_AXIS_DATA, WF_ERR_UNSUPPORTED,
+        WF_CHECK(!params[i]->trainable || params[i]->axes == WF_AXIS_BIT(WF_AXIS_DATA), WF_ERR_UNSUPPORTED,
                  "the gradient of %s is summed over %s of its mesh; wf_multi_node sums over data alone, use "
                  "wf_mesh_multi_node",
                  wf_param_path(params[i]), wf_axes_text(params[i]->axes, text));
@@ -243,7 +243,7 @@ static wf_status add_parts(norms *all, unsigned axes, const wf_array *out, bool 
     if (!all->seen[axes])
         WF_TRY(ctx->k->fill(ctx, &part, 0));
     if (axes != 0)
-        WF_TRY(wf_allreduce_raw(wf_mesh_comm_of(own->mesh, axes), part.data, part.data, 1, WF_F64, WF_SUM));
+        WF_TRY(wf_allreduce_raw(wf_mesh_comm(own->mesh, axes), part.data, part.data, 1, WF_F64, WF_SUM));
     return ctx->k->copy(ctx, &from, &to, more);
 }
 
@@ -252,7 +252,8 @@ static wf_status sum_over_stages(const multi_node *own, const wf_array *out)
 {
     if (wf_mesh_size(own->mesh, WF_AXIS_STAGE) == 1)
         return WF_OK;
-    return wf_allreduce_raw(wf_mesh_comm(own->mesh, WF_AXIS_STAGE), out->data, out->data, 1, WF_F64, WF_SUM);
+    return wf_allreduce_raw(wf_mesh_comm(own->mesh, WF_AXIS_BIT(WF_AXIS_STAGE)), out->data, out->data, 1, WF_F64,
+                            WF_SUM);
 }
 
 static wf_status norm(wf_optim *optim, const wf_array *out)
@@ -546,7 +547,7 @@ static wf_status attach(const call *c, wf_optim *optim, bool *agreed)
                                                      .failed = leave_step,
                                                      .free = free_own};
     const unsigned axes = wf_grad_axes(c->mesh);
-    wf_comm *comm = wf_mesh_comm_of(c->mesh, axes);
+    wf_comm *comm = wf_mesh_comm(c->mesh, axes);
     WF_TRY(check_wrap(c, comm, optim, agreed));
     WF_TRY(wf_agree_values(c->mesh, optim));
     multi_node *own = wf_calloc(optim->ctx, 1, sizeof *own);

@@ -28,7 +28,7 @@ static bool has_whole_norm(const wf_buckets *all)
 bool wf_queue_allowed(const wf_buckets *all)
 {
     const wf_optim *optim = all->optim;
-    const wf_comm *comm = wf_mesh_comm_of(all->mesh, all->axes);
+    const wf_comm *comm = wf_mesh_comm(all->mesh, all->axes);
     /* An optimizer from outside may read numbers or sum over ranks; "dummy" sums nothing. */
     const bool local = !optim->shards_state && !optim->rule->update && has_whole_norm(all) &&
                        wf_mesh_size(all->mesh, WF_AXIS_STAGE) == 1;
@@ -40,7 +40,7 @@ wf_status wf_queue_verdict(const wf_buckets *all, wf_optim_hyper *hyper)
 {
     const wf_tensor *flat = all->grads->flat;
     const size_t at = (size_t)all->grads->offset[all->grads->n] * wf_dtype_size(flat->dtype);
-    const int ranks = wf_comm_size(wf_mesh_comm_of(all->mesh, all->axes));
+    const int ranks = wf_comm_size(wf_mesh_comm(all->mesh, all->axes));
     wf_ctx *ctx = all->optim->ctx;
     return ctx->k->step_verdict(ctx, (const char *)flat->data + at, flat->dtype, ranks, hyper);
 }

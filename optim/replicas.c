@@ -280,7 +280,7 @@ static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *op
                 WF_TRY(wf_param_hash(r->param[n], &r->hash[n]));
                 n++;
             }
-        wf_comm *same = n > 0 ? wf_mesh_comm_of(mesh, axes & ~sharded) : NULL;
+        wf_comm *same = n > 0 ? wf_mesh_comm(mesh, axes & ~sharded) : NULL;
         if (n > 0)
             WF_NEED(same);
         if (n > 0 && wf_comm_size(same) > 1)

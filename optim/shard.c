@@ -183,7 +183,7 @@ wf_status wf_shards_sum_numbers(const wf_buckets *all, int per, double *number)
         const int64_t count = per * (all->run[next - 1].last - first);
         double *at = number + per * first;
         if (axes != 0)
-            WF_TRY(wf_allreduce_raw(wf_mesh_comm_of(all->mesh, axes), at, at, count, WF_F64, WF_SUM));
+            WF_TRY(wf_allreduce_raw(wf_mesh_comm(all->mesh, axes), at, at, count, WF_F64, WF_SUM));
     }
     return WF_OK;
 }
@@ -207,7 +207,8 @@ static wf_status share_numbers(const wf_buckets *all, int per, double *number, d
         if (p->stage_tie > 0 && !p->counted)
             WF_TRY(copy_numbers(ctx, per, number + per * i, shared + per * (p->stage_tie - 1)));
     }
-    WF_TRY(wf_allreduce_raw(wf_mesh_comm(all->mesh, WF_AXIS_STAGE), shared, shared, count, WF_F64, WF_SUM));
+    WF_TRY(
+        wf_allreduce_raw(wf_mesh_comm(all->mesh, WF_AXIS_BIT(WF_AXIS_STAGE)), shared, shared, count, WF_F64, WF_SUM));
     for (int64_t i = 0; i < grads->n; i++)
         if (grads->param[i]->stage_tie > 0)
             WF_TRY(copy_numbers(ctx, per, shared + per * (grads->param[i]->stage_tie - 1), number + per * i));

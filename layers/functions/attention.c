@@ -406,7 +406,7 @@ static wf_status give_table(wf_node *node, const wf_tensor *columns)
     if (!call->axes)
         return status;
     if (status == WF_OK)
-        status = wf_allreduce_raw(wf_mesh_comm_of(node->in[INPUT_Q]->value->layout.mesh, call->axes), whole->data,
+        status = wf_allreduce_raw(wf_mesh_comm(node->in[INPUT_Q]->value->layout.mesh, call->axes), whole->data,
                                   whole->data, wf_tensor_count(whole), whole->dtype, WF_SUM);
     if (status == WF_OK)
         return wf_function_give(node, INPUT_BIAS, whole);
@@ -555,7 +555,7 @@ wf_var *wf_attention(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
     const attention_call call = describe_call(q, k, &o);
     wf_comm *comm = NULL;
     if (call.axes)
-        WF_NEED_NULL(comm = wf_mesh_comm_of(q->value->layout.mesh, call.axes));
+        WF_NEED_NULL(comm = wf_mesh_comm(q->value->layout.mesh, call.axes));
     attention_values values;
     wf_var *out = NULL;
     const wf_status status = gather_values(&call, q, k, v, &o, &values) ? run_forward(&call, &values) : wf_error_code();

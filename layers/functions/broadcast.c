@@ -187,7 +187,7 @@ static wf_status give_gradient(wf_node *node, int i)
         WF_NEED(dx);
         return fold_gradient(node, i, dx, add);
     }
-    wf_comm *comm = wf_mesh_comm_of(x->layout.mesh, state->axes[i]);
+    wf_comm *comm = wf_mesh_comm(x->layout.mesh, state->axes[i]);
     WF_NEED(comm);
     wf_tensor *dx = wf_tensor_new_like(x);
     WF_NEED(dx);
@@ -251,7 +251,7 @@ wf_var *wf_broadcast_binary(wf_binary_kind kind, wf_var *a, wf_var *b)
     const broadcast_state state = {kind, {to.axes[0], to.axes[1]}};
     wf_comm *comm = NULL;
     if ((to.axes[0] | to.axes[1]) != 0)
-        WF_NEED_NULL(comm = wf_mesh_comm_of(to.layout.mesh, to.axes[0] | to.axes[1]));
+        WF_NEED_NULL(comm = wf_mesh_comm(to.layout.mesh, to.axes[0] | to.axes[1]));
     wf_tensor *y = wf_tensor_new_step(a->value->ctx, a->value->dtype, to.shape, to.order);
     wf_status status = run_binary(kind, a->value, b->value, y);
     if (status == WF_OK)

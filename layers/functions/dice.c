@@ -87,7 +87,7 @@ static wf_status merge_sums(const dice_state *state, const wf_tensor *p, unsigne
 {
     const wf_array u = sums_array(y, 0), v = sums_array(y, 1);
     if (axes != 0) {
-        wf_comm *comm = wf_mesh_comm_of(p->layout.mesh, axes);
+        wf_comm *comm = wf_mesh_comm(p->layout.mesh, axes);
         WF_NEED(comm);
         WF_TRY(wf_allreduce(comm, y, y, WF_SUM));
     }

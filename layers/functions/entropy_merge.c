@@ -32,7 +32,7 @@ static wf_status merge_rows(wf_comm *comm, wf_tensor *most, const wf_tensor *own
 
 wf_status wf_entropy_merge(const wf_mesh *mesh, unsigned axes, wf_tensor *most, wf_tensor *log_sum)
 {
-    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
+    wf_comm *comm = wf_mesh_comm(mesh, axes);
     WF_NEED(comm);
     wf_tensor *own = wf_tensor_copy(most, most->dtype, WF_ROW_MAJOR);
     WF_NEED(own);
@@ -43,7 +43,7 @@ wf_status wf_entropy_merge(const wf_mesh *mesh, unsigned axes, wf_tensor *most, 
 
 wf_status wf_entropy_sum_rows(const wf_mesh *mesh, unsigned axes, wf_tensor *rows)
 {
-    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
+    wf_comm *comm = wf_mesh_comm(mesh, axes);
     WF_NEED(comm);
     return wf_allreduce(comm, rows, rows, WF_SUM);
 }

@@ -157,7 +157,7 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const w
     WF_TRY(status);
     all = own;
     if (axes != 0)
-        WF_TRY(wf_allreduce_f64(wf_mesh_comm_of(layout->mesh, axes), &all, 1, WF_SUM));
+        WF_TRY(wf_allreduce_f64(wf_mesh_comm(layout->mesh, axes), &all, 1, WF_SUM));
     reduction->scale = all > 0 ? 1.0 / all : 0;
     reduction->loss_count = all;
     reduction->loss_part = own;

@@ -203,7 +203,7 @@ static wf_status give_factor_gradient(wf_node *node, int factor)
     WF_NEED(dx);
     wf_status status = factor_gradient(node, factor, dx, false);
     if (status == WF_OK && s->axes[factor] != 0 && wf_tensor_count(dx) > 0)
-        status = wf_allreduce_raw(wf_mesh_comm_of(x->layout.mesh, s->axes[factor]), dx->data, dx->data,
+        status = wf_allreduce_raw(wf_mesh_comm(x->layout.mesh, s->axes[factor]), dx->data, dx->data,
                                   wf_tensor_count(dx), dx->dtype, WF_SUM);
     if (status == WF_OK)
         return wf_function_give(node, factor, dx);
@@ -234,7 +234,7 @@ wf_var *wf_matmul(wf_var *a, wf_var *b, wf_matmul_opts opts)
                     right = outer_side(b->value, transposed[1], false);
     WF_TRY_NULL(wf_broadcast_of("matmul", &left, &right, &to));
     if ((to.axes[0] | to.axes[1]) != 0)
-        WF_NEED_NULL(comm = wf_mesh_comm_of(to.layout.mesh, to.axes[0] | to.axes[1]));
+        WF_NEED_NULL(comm = wf_mesh_comm(to.layout.mesh, to.axes[0] | to.axes[1]));
     const product_state state = describe_product(a->value, b->value, transposed, &to);
     /* Row-major, as the slots take them; saved so, too, that backward converts nothing. */
     wf_tensor *av = wf_tensor_dense(a->value, a->value->dtype, WF_ROW_MAJOR);

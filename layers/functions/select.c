@@ -48,7 +48,7 @@ static wf_status give_choice(wf_node *node, int i)
     WF_NEED(dx);
     wf_status status = choice_gradient(node, i, dx, false);
     if (status == WF_OK && wf_tensor_count(dx) > 0)
-        status = wf_allreduce_raw(wf_mesh_comm_of(x->layout.mesh, s->axes[i]), dx->data, dx->data, wf_tensor_count(dx),
+        status = wf_allreduce_raw(wf_mesh_comm(x->layout.mesh, s->axes[i]), dx->data, dx->data, wf_tensor_count(dx),
                                   dx->dtype, WF_SUM);
     if (status == WF_OK)
         return wf_function_give(node, i, dx);
@@ -97,7 +97,7 @@ wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b)
     /* What the condition cuts, both variables repeat. */
     const where_state state = {{pair.axes[0] | to.axes[0], pair.axes[1] | to.axes[0]}};
     if ((state.axes[0] | state.axes[1]) != 0)
-        WF_NEED_NULL(comm = wf_mesh_comm_of(to.layout.mesh, state.axes[0] | state.axes[1]));
+        WF_NEED_NULL(comm = wf_mesh_comm(to.layout.mesh, state.axes[0] | state.axes[1]));
     wf_tensor *y = wf_tensor_new_step(a->value->ctx, a->value->dtype, to.shape,
                                       to.shape.rank == pair.shape.rank ? pair.order : to.order);
     wf_status status = run_choice(a->value, b->value, condition->value, y);

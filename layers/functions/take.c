@@ -154,7 +154,7 @@ wf_var *wf_take_rows(const char *what, wf_var *table, const wf_var *index, const
     const unsigned axes = x->layout.known ? wf_layout_axes(&index->value->layout, ~0u) : 0;
     take_call call = {.part = *part};
     if (axes)
-        WF_NEED_NULL(call.sums = wf_mesh_comm_of(x->layout.mesh, axes));
+        WF_NEED_NULL(call.sums = wf_mesh_comm(x->layout.mesh, axes));
     wf_tensor *at = wf_tensor_dense(index->value, index->value->dtype, WF_ROW_MAJOR);
     wf_tensor *y = new_rows(what, x, index->value);
     wf_var *out = wf_function_finish(run_take(part, x, at, y), table->tape,

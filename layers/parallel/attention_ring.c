@@ -312,7 +312,7 @@ wf_var *wf_attention_ring(wf_var *q, wf_var *k, wf_var *v, wf_attention_opts o)
     WF_TRY_NULL(wf_tokens_check("attention ring", q, k, v, &o, false));
     WF_TRY_NULL(wf_tokens_check_opts(q, k, &o, false));
     const wf_ring_call call = describe_ring(q, k, &o, axis);
-    wf_comm *comm = wf_mesh_comm_of(call.mesh, 1u << axis | call.axes);
+    wf_comm *comm = wf_mesh_comm(call.mesh, 1u << axis | call.axes);
     wf_tensor *saved[WF_RING_SAVED] = {0}, *y = NULL;
     WF_NEED_NULL(comm);
     wf_status status = forward_all(&call, (wf_var *const[]){q, k, v}, &o, saved, &y);

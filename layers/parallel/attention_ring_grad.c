@@ -153,7 +153,7 @@ static wf_status give_bias_sum(wf_node *node, const wf_ring_pass *p)
     wf_tensor *sum = wf_tensor_new_step(p->ctx, table->dtype, table->shape, WF_ROW_MAJOR);
     wf_status status = fill_table(p, sum);
     if (status == WF_OK && axes)
-        status = wf_allreduce_raw(wf_mesh_comm_of(p->call->mesh, axes), sum->data, sum->data, wf_tensor_count(sum),
+        status = wf_allreduce_raw(wf_mesh_comm(p->call->mesh, axes), sum->data, sum->data, wf_tensor_count(sum),
                                   sum->dtype, WF_SUM);
     if (status == WF_OK)
         return wf_function_give(node, WF_RING_IN_BIAS, sum);

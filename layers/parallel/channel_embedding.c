@@ -16,7 +16,7 @@ wf_layer *wf_channel_embedding(const wf_mesh *mesh, wf_embedding_opts opts)
     wf_layer *layer = wf_embedding(wf_comm_ctx(wf_mesh_world(mesh)), opts);
     if (!layer || size == 1)
         return layer;
-    wf_comm *comm = wf_mesh_comm_of(mesh, 1u << WF_AXIS_CHANNEL);
+    wf_comm *comm = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL));
     if (!comm) {
         wf_layer_free(layer);
         return NULL;

@@ -155,7 +155,7 @@ wf_tensor *wf_channel_gather(const wf_channel_side *side, const int64_t *bounds,
 static wf_tensor *sum_whole(const wf_channel_side *side, const wf_tensor *part)
 {
     const wf_range own = own_part(side);
-    wf_comm *group = wf_mesh_comm(side->mesh, WF_AXIS_CHANNEL);
+    wf_comm *group = wf_mesh_comm(side->mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL));
     /* Every rank has a term for every channel: the part is summed in place. */
     const bool all = own.lo == 0 && own.hi == side->channels;
     /* Zeros elsewhere make one all-reduce of it, whatever parts overlap. */

@@ -33,8 +33,9 @@ wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
 wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts)
 {
     WF_NEED_NULL(mesh);
-    const unsigned axes = 1u << WF_AXIS_DATA | 1u << WF_AXIS_DEPTH | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH;
-    wf_comm *comm = mesh ? wf_mesh_comm_of(mesh, axes) : NULL;
+    const unsigned axes = WF_AXIS_BIT(WF_AXIS_DATA) | WF_AXIS_BIT(WF_AXIS_DEPTH) | WF_AXIS_BIT(WF_AXIS_HEIGHT) |
+                          WF_AXIS_BIT(WF_AXIS_WIDTH);
+    wf_comm *comm = mesh ? wf_mesh_comm(mesh, axes) : NULL;
     if (!comm)
         return NULL;
     wf_norm_merge merge;

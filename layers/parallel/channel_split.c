@@ -229,7 +229,7 @@ void wf_channel_shard_param(wf_param *param, wf_box box, bool sharded)
     param->global = param->shape;
     param->box = box;
     param->shape = wf_box_shape(box);
-    param->shard_axes = sharded ? 1u << WF_AXIS_CHANNEL : 0;
+    param->shard_axes = sharded ? WF_AXIS_BIT(WF_AXIS_CHANNEL) : 0;
 }
 
 void wf_channel_shard_bias(wf_param *param, const wf_channel_split *s)

@@ -78,7 +78,7 @@ static wf_channel_opts split_opts(const way *how, const wf_conv_opts *o, const w
 static void shard_params(wf_mesh_conv *s)
 {
     /* Each rank sees its own pixels only, so gradients of the filter are summed over the spatial axes too. */
-    const uint32_t pixels = 1u << WF_AXIS_DEPTH | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH;
+    const uint32_t pixels = WF_AXIS_BIT(WF_AXIS_DEPTH) | WF_AXIS_BIT(WF_AXIS_HEIGHT) | WF_AXIS_BIT(WF_AXIS_WIDTH);
     wf_channel_shard_param(s->conv.w, filter_box(s), wf_channel_is_split(&s->split));
     wf_channel_shard_bias(s->conv.b, &s->split);
     if (s->by_pixels)

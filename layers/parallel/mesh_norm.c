@@ -23,7 +23,7 @@ static wf_status gather_slices(wf_comm *comm, wf_ctx *ctx, const wf_group_norm_a
 static wf_status merge_stats(const wf_mesh *mesh, unsigned axes, wf_ctx *ctx, const wf_group_norm_args *args,
                              const wf_array *sums)
 {
-    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
+    wf_comm *comm = wf_mesh_comm(mesh, axes);
     WF_NEED(comm);
     const int64_t columns = args->rows * args->groups;
     const size_t bytes = (size_t)((wf_comm_size(comm) + 1) * 3 * columns) * sizeof(double);
@@ -40,7 +40,7 @@ static wf_status merge_stats(const wf_mesh *mesh, unsigned axes, wf_ctx *ctx, co
 /* All ranks of the axes have the same samples and groups, so all of them or none return early. */
 static wf_status merge_sums(const wf_mesh *mesh, unsigned axes, const wf_array *sums)
 {
-    wf_comm *comm = wf_mesh_comm_of(mesh, axes);
+    wf_comm *comm = wf_mesh_comm(mesh, axes);
     WF_NEED(comm);
     if (wf_array_count(sums) == 0)
         return WF_OK;

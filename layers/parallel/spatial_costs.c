@@ -140,7 +140,7 @@ static wf_status time_work(wf_ctx *ctx, double *seconds)
 wf_status wf_chain_costs_complete(const wf_mesh *mesh, wf_chain_costs *costs)
 {
     /* Other stages of a pipeline compute other layers at this time. */
-    wf_comm *comm = wf_mesh_comm_of(mesh, WF_ALL_AXES & ~(1u << WF_AXIS_STAGE));
+    wf_comm *comm = wf_mesh_comm(mesh, WF_ALL_AXES & ~WF_AXIS_BIT(WF_AXIS_STAGE));
     double measured[3] = {MESSAGE_SECONDS, BYTE_SECONDS, WORK_SECONDS};
     if (costs->message > 0 && costs->byte > 0 && costs->work > 0)
         return WF_OK;

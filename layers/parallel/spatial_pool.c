@@ -62,7 +62,7 @@ static wf_status sum_means(const pool_call *call, const wf_tensor *own, const wf
     WF_NEED(own);
     WF_NEED(y);
     wf_ctx *ctx = y->ctx;
-    wf_comm *comm = wf_mesh_comm_of(call->mesh, call->axes);
+    wf_comm *comm = wf_mesh_comm(call->mesh, call->axes);
     const wf_array in = wf_tensor_array(own), out = wf_tensor_array(y);
     if (call->share > 0) {
         WF_TRY(ctx->k->pool_forward(ctx, &(wf_pool_args){.geom = &call->of.geom, .x = &in, .y = &out}));

@@ -44,11 +44,11 @@ static wf_comm *comm_for(const over *o, const wf_tensor *x)
 {
     const wf_layout *layout = &x->layout;
     const bool whole = layout->known && layout->placement[WF_AXIS_DATA] == WF_REPLICATED;
-    unsigned axes = o->samples && !whole ? 1u << WF_AXIS_DATA : 0;
+    unsigned axes = o->samples && !whole ? WF_AXIS_BIT(WF_AXIS_DATA) : 0;
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
         if (layout->known && layout->placement[a] == WF_SHARDED)
             axes |= 1u << a;
-    return o->comm ? o->comm : wf_mesh_comm_of(o->mesh, axes);
+    return o->comm ? o->comm : wf_mesh_comm(o->mesh, axes);
 }
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
@@ -86,11 +86,11 @@ static wf_status check_whole(const char *name, const norm_header *all, int size,
     }
     WF_CHECK(copies <= 1, WF_ERR_ARGUMENT,
              "%s: %d of the %d ranks of its communicator hold the same part; it should hold the ranks along "
-             "the mesh axes that cut the input (wf_mesh_comm_of), as wf_parallelize does",
+             "the mesh axes that cut the input (wf_mesh_comm), as wf_parallelize does",
              name, copies, size);
     WF_CHECK(seen >= mine->all_pixels, WF_ERR_ARGUMENT,
              "%s: the %d ranks of its communicator hold %.0f of the %.0f pixels of a sample; it should hold "
-             "all ranks along the mesh axes that cut the pixels (wf_mesh_comm_of)",
+             "all ranks along the mesh axes that cut the pixels (wf_mesh_comm)",
              name, size, seen, mine->all_pixels);
     return WF_OK;
 }

@@ -26,7 +26,7 @@ static wf_status copied_backward(wf_node *node)
     const wf_tensor *const dy = wf_node_dy(node);
     wf_tensor *dx = wf_tensor_new_like(dy);
     WF_NEED(dx);
-    const wf_status status = wf_allreduce(wf_mesh_comm(*mesh, WF_AXIS_CHANNEL), dy, dx, WF_SUM);
+    const wf_status status = wf_allreduce(wf_mesh_comm(*mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL)), dy, dx, WF_SUM);
     if (status == WF_OK)
         return wf_function_give(node, 0, dx);
     wf_tensor_free(dx);
@@ -147,7 +147,7 @@ static wf_status compute_tokens(const token_state *s, bool reused, const wf_tens
                                                        .c = &to}));
     if (!sums)
         return WF_OK;
-    WF_TRY(wf_allreduce(wf_mesh_comm(s->mesh, WF_AXIS_CHANNEL), y, y, WF_SUM));
+    WF_TRY(wf_allreduce(wf_mesh_comm(s->mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL)), y, y, WF_SUM));
     return b ? add_token_bias(y, b->used) : WF_OK;
 }
 
@@ -256,7 +256,7 @@ static wf_status cut_features(token_state *s, const wf_token_linear_opts *o)
     s->bounds = wf_mesh_bounds(o->mesh, WF_AXIS_CHANNEL, bounds);
     free(bounds);
     WF_NEED(s->bounds);
-    const int place = wf_comm_rank(wf_mesh_comm(o->mesh, WF_AXIS_CHANNEL));
+    const int place = wf_comm_rank(wf_mesh_comm(o->mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL)));
     s->own = (wf_range){s->bounds[place], s->bounds[place + 1]};
     return WF_OK;
 }

@@ -241,7 +241,7 @@ static wf_status open(wf_pipeline *p, const wf_pipeline_opts *o)
         status = wf_agree_status(world, take_layers(p, count, list));
     free(list);
     WF_TRY(status);
-    p->comm = wf_mesh_comm(p->mesh, WF_AXIS_STAGE);
+    p->comm = wf_mesh_comm(p->mesh, WF_AXIS_BIT(WF_AXIS_STAGE));
     /* From here on only local memory is made, but for connections that the transport opens on all ranks. */
     WF_NEED(p->comm);
     p->outbox = wf_outbox_new(p->comm);

@@ -175,7 +175,7 @@ static void compare(bench *b, int along)
     const int size = wf_comm_size(b->comm);
     wf_mesh *mesh = wf_mesh_open(b->comm, along == 0 ? (wf_mesh_opts){.height = size} : (wf_mesh_opts){.width = size});
     WF_MUST(wf_check(mesh));
-    b->cut = wf_mesh_comm(mesh, along == 0 ? WF_AXIS_HEIGHT : WF_AXIS_WIDTH);
+    b->cut = wf_mesh_comm(mesh, WF_AXIS_BIT(along == 0 ? WF_AXIS_HEIGHT : WF_AXIS_WIDTH));
     const double exchange = exchange_seconds(b, mesh, along),
                  each = measure(b, mesh, along, PROBE, b->repeats).serial[0] / PROBE;
     for (int times = 2; times <= 4; times += 2) {

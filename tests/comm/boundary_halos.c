@@ -436,7 +436,7 @@ static void bytes_on_the_wire(void)
     wf_tensor *x = tensor_of(WF_F32, layout.box, 1);
     WF_EXPECT_OK(wf_tensor_set_layout(x, layout));
     for (int columns = 0; columns < 2; columns++) {
-        wf_comm *used = wf_mesh_comm(mesh, WF_AXIS_HEIGHT);
+        wf_comm *used = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT));
         const wf_traffic before = wf_comm_traffic(used);
         wf_tensor *y =
             wf_halo_exchange(mesh, x, (int64_t[]){!columns, columns}, (wf_boundary){.edge = WF_EDGE_CIRCULAR});

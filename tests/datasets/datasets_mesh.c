@@ -97,8 +97,9 @@ static void expect_layout(const variant *v, const wf_mesh *mesh, const wf_batch 
 /* An epoch: each label once over data, the same ones along the other axes, global counts that add up. */
 static void epoch(const variant *v, const wf_mesh *mesh, wf_iter *iter, int64_t order[MOST])
 {
-    wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_DATA);
-    wf_comm *others = wf_mesh_comm_of(mesh, 1u << WF_AXIS_CHANNEL | 1u << WF_AXIS_HEIGHT | 1u << WF_AXIS_WIDTH);
+    wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_DATA));
+    wf_comm *others =
+        wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL) | WF_AXIS_BIT(WF_AXIS_HEIGHT) | WF_AXIS_BIT(WF_AXIS_WIDTH));
     int64_t seen[MOST] = {0}, at = 0;
     for (wf_batch b = {0}; !b.last;) {
         int64_t labels[MOST] = {0}, first[MOST], all;

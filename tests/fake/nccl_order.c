@@ -387,7 +387,7 @@ static void ends_together(void)
 {
     open_as("pure_nccl");
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size > 2 ? 2 : 1});
-    wf_comm *part = wf_mesh_comm(mesh, WF_AXIS_HEIGHT);
+    wf_comm *part = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT));
     wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1)), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1));
     double value[1];
     WF_EXPECT_OK(wf_tensor_fill(x, 1));

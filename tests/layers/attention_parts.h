@@ -52,7 +52,7 @@ static void compare_gradient(const char *name, const wf_mesh *mesh, wf_param *se
     const int64_t n = wf_tensor_count(wf_param_grad(parallel));
     for (int a = 0; a < WF_AXES; a++)
         if ((parallel->axes >> a & 1) && wf_mesh_size(mesh, (wf_axis)a) > 1)
-            WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, (wf_axis)a), got, (int)n, WF_SUM));
+            WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, WF_AXIS_BIT(a)), got, (int)n, WF_SUM));
     wf_tensor *whole = wf_tensor_new(ctx, WF_F64, serial->shape);
     values_set(whole, want);
     wf_tensor *view = parallel->shard_axes ? wf_tensor_view(whole, parallel->box) : wf_tensor_alias(whole);

@@ -244,7 +244,7 @@ static void attend_floats(const wf_layout *layout, token_form *form, wf_dtype ty
 {
     static double host[FLOATS];
     const wf_shape shape = WF_SHAPE(1, size * EACH, 16);
-    const wf_comm *group = layout ? wf_mesh_comm(layout->mesh, WF_AXIS_HEIGHT) : comm;
+    const wf_comm *group = layout ? wf_mesh_comm(layout->mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT)) : comm;
     wf_tape *tape = wf_tape_new(ctx);
     wf_var *leaf[3], *x[3];
     test_rng rng = {3};

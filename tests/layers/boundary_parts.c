@@ -19,7 +19,7 @@ static wf_traffic traffic_of(const wf_mesh *mesh)
     for (int a = 0; a < WF_AXES; a++)
         split |= wf_mesh_size(mesh, (wf_axis)a) > 1 ? 1u << a : 0;
     for (unsigned axes = 1; axes < 1u << WF_AXES; axes++) {
-        const wf_traffic t = (axes & split) == axes ? wf_comm_traffic(wf_mesh_comm_of(mesh, axes)) : (wf_traffic){0};
+        const wf_traffic t = (axes & split) == axes ? wf_comm_traffic(wf_mesh_comm(mesh, axes)) : (wf_traffic){0};
         all.bytes_sent += t.bytes_sent;
         all.collectives += t.collectives;
     }
@@ -88,7 +88,7 @@ static void expect_param(const subject *s, wf_param *serial, wf_param *mine)
     wf_tensor *whole = wf_param_grad(serial), *view = wf_tensor_view(whole, mine->box);
     wf_tensor *seen = wf_tensor_copy(wf_param_grad(mine), run.dtype, serial->order);
     wf_tensor *should = wf_tensor_copy(view, run.dtype, serial->order);
-    WF_EXPECT_OK(wf_allreduce(wf_mesh_comm_of(s->mesh, mine->axes), seen, seen, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce(wf_mesh_comm(s->mesh, mine->axes), seen, seen, WF_SUM));
     expect_equal(s->name, serial->name, seen, should, whole, false);
     wf_tensor_free(view);
     wf_tensor_free(should);

@@ -150,7 +150,7 @@ static inline double dot_of_all(const fixture *b, const wf_tensor *x, const wf_t
     double sum = dot(x, y);
     if (layout.placement[WF_AXIS_CHANNEL] != WF_SHARDED)
         return sum;
-    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(b->mesh, WF_AXIS_CHANNEL), &sum, 1, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(b->mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL)), &sum, 1, WF_SUM));
     return sum;
 }
 

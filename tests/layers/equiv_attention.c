@@ -60,7 +60,7 @@ static wf_layer *train_block(const block_case *t, const wf_mesh *mesh, wf_tape *
     WF_EXPECT(layer, "%s: %s", t->name, wf_error_message());
     set_biases(layer);
     WF_EXPECT_OK(wf_tape_set_iteration(tape, 3));
-    const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_CHANNEL) : comm;
+    const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL)) : comm;
     const uint64_t before = wf_comm_traffic(group).collectives;
     wf_var *leaf = wf_leaf(tape, x), *out = wf_apply(layer, leaf), *loss = wf_sum(wf_mul(out, wf_mul(out, out)));
     WF_EXPECT(loss, "%s: %s", t->name, wf_error_message());

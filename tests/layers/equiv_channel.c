@@ -306,7 +306,7 @@ static void chains_on(const char *device, wf_dtype dtype)
 
 static void measure(fixture *b, wf_layer *layer, wf_shape shape, held how, int64_t sent[2])
 {
-    wf_comm *group = wf_mesh_comm(b->mesh, WF_AXIS_CHANNEL);
+    wf_comm *group = wf_mesh_comm(b->mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL));
     double *x = numbers(wf_shape_count(shape), 7);
     wf_tensor *part = tensor_of(b, x, layout_of(b, shape, how));
     const uint64_t before = wf_comm_traffic(group).bytes_sent;

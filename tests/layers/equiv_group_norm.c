@@ -68,7 +68,7 @@ static void compare_factor(const norm_case *c, const wf_mesh *mesh, wf_layer *la
     const int64_t n = wf_shape_count(wf_param_shape(whole));
     double *should = values(wf_param_grad(whole));
     double *seen = wf_param_grad(own) ? values(wf_param_grad(own)) : calloc((size_t)n, sizeof *seen);
-    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm_of(mesh, own->axes), seen, n, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, own->axes), seen, n, WF_SUM));
     double most = 1e-3, off = 0;
     for (int64_t i = 0; i < n; i++) {
         most = fmax(most, fabs(should[i]));
@@ -217,10 +217,10 @@ static void traffic(void)
         WF_EXPECT_OK(wf_mesh_layout_activation(mesh, t->norm.x, &layout));
         wf_layer *layer = make(&t->norm, mesh);
         wf_tensor *whole = random_tensor(t->norm.x, &rng), *x = cut_out(whole, &layout);
-        wf_comm *over = wf_mesh_comm_of(mesh, p == 1            ? 0
-                                              : t->grid.height  ? 1u << WF_AXIS_HEIGHT
-                                              : t->grid.channel ? 1u << WF_AXIS_CHANNEL
-                                                                : 1u << WF_AXIS_DATA);
+        wf_comm *over = wf_mesh_comm(mesh, p == 1            ? 0
+                                           : t->grid.height  ? WF_AXIS_BIT(WF_AXIS_HEIGHT)
+                                           : t->grid.channel ? WF_AXIS_BIT(WF_AXIS_CHANNEL)
+                                                             : WF_AXIS_BIT(WF_AXIS_DATA));
         const wf_traffic before = wf_comm_traffic(over);
         wf_var *leaf = wf_leaf(run.tape, x), *y = wf_apply(layer, leaf);
         const wf_traffic between = wf_comm_traffic(over);

@@ -22,7 +22,7 @@ static int64_t bytes_sent(const wf_mesh *mesh)
         split |= wf_mesh_size(mesh, (wf_axis)a) > 1 ? 1u << a : 0;
     for (unsigned axes = 1; axes < 1u << WF_AXES; axes++)
         if ((axes & split) == axes)
-            bytes += (int64_t)wf_comm_traffic(wf_mesh_comm_of(mesh, axes)).bytes_sent;
+            bytes += (int64_t)wf_comm_traffic(wf_mesh_comm(mesh, axes)).bytes_sent;
     return bytes;
 }
 
@@ -34,7 +34,7 @@ static void expect_param(const char *name, const wf_mesh *mesh, wf_param *serial
     wf_tensor *view = wf_tensor_view(whole, mine->box), *should = wf_tensor_copy(view, run.dtype, serial->order);
     WF_EXPECT(wf_shape_equal(mine->global, serial->shape), "%s: the serial shape of %s is another", name, serial->name);
     if (grads)
-        WF_EXPECT_OK(wf_allreduce(wf_mesh_comm_of(mesh, mine->axes), seen, seen, WF_SUM));
+        WF_EXPECT_OK(wf_allreduce(wf_mesh_comm(mesh, mine->axes), seen, seen, WF_SUM));
     expect_equal(name, serial->name, seen, should, whole, false);
     wf_tensor_free(view);
     wf_tensor_free(should);

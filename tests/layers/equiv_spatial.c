@@ -46,7 +46,7 @@ static uint64_t bytes_sent(const wf_mesh *mesh)
     for (int a = WF_AXIS_DEPTH; a <= WF_AXIS_WIDTH; a++)
         if (wf_mesh_size(mesh, (wf_axis)a) > 1)
             axes |= 1u << a;
-    return axes ? wf_comm_traffic(wf_mesh_comm_of(mesh, axes)).bytes_sent : 0;
+    return axes ? wf_comm_traffic(wf_mesh_comm(mesh, axes)).bytes_sent : 0;
 }
 
 /* The check. */

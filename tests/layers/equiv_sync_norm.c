@@ -516,7 +516,7 @@ static void parts_missing_in(bool converts)
 {
     run r = run_open(&f64);
     wf_mesh *mesh = wf_mesh_open(r.world, (wf_mesh_opts){.height = r.size});
-    wf_comm *alone = wf_mesh_comm(mesh, WF_AXIS_DATA);
+    wf_comm *alone = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_DATA));
     const wf_batchnorm_opts opts = {.channels = CHANNELS};
     wf_layer *sync = converts ? wf_batchnorm(r.ctx, opts) : wf_sync_batchnorm(alone, opts);
     const char *name = converts ? "wf_to_sync_batchnorm: the 1 ranks" : " sync_batchnorm: the 1 ranks";

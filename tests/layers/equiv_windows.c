@@ -94,7 +94,7 @@ static void train_layer(const char *name, wf_layer *layer, const wf_mesh *mesh, 
     WF_EXPECT(layer, "%s: %s", name, wf_error_message());
     set_biases(layer);
     WF_EXPECT_OK(wf_tape_set_iteration(tape, 3));
-    const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_HEIGHT) : comm;
+    const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT)) : comm;
     const uint64_t before = wf_comm_traffic(group).bytes_sent;
     wf_var *leaf = wf_leaf(tape, x), *out = wf_apply(layer, leaf), *loss = wf_sum(wf_mul(out, wf_mul(out, out)));
     WF_EXPECT(loss, "%s: %s", name, wf_error_message());
@@ -132,7 +132,7 @@ static void compare_bytes(const window_case *t, const wf_mesh *mesh, const wf_la
     double sent = (double)bytes;
     if (high == 1 || wf_mesh_size(mesh, WF_AXIS_WIDTH) > 1 || wf_mesh_size(mesh, WF_AXIS_CHANNEL) > 1)
         return;
-    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, WF_AXIS_HEIGHT), &sent, 1, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT)), &sent, 1, WF_SUM));
     const int64_t samples = layout->box.hi[0] - layout->box.lo[0];
     const double want = (double)(4 * rows_moved(t, layout, high) * samples * FEATURES * t->columns * 8);
     WF_EXPECT(sent == want, "%s: %g bytes were sent, should be %g", t->name, sent, want);

@@ -71,7 +71,7 @@ static double item_of(const wf_mesh *mesh, const wf_var *loss)
     double sum = wf_item(loss);
     for (int a = 0; a < WF_AXES; a++)
         axes |= layout.placement[a] == WF_PARTIAL ? 1u << a : 0;
-    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm_of(mesh, axes), &sum, 1, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, axes), &sum, 1, WF_SUM));
     return sum;
 }
 

@@ -45,7 +45,7 @@ static inline moves moves_of(const wf_mesh *mesh, const geometry *g, const wf_la
     const wf_box w = layer->params[0]->box;
     const int rows = g->kind == TRANSPOSE ? 0 : 1;
     const channels mine = {.x = {w.lo[rows], w.hi[rows]}, .y = {w.lo[1 - rows], w.hi[1 - rows]}};
-    WF_EXPECT_OK(wf_allgather_bytes(wf_mesh_comm(mesh, WF_AXIS_CHANNEL), &mine, sizeof mine, m.c));
+    WF_EXPECT_OK(wf_allgather_bytes(wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL)), &mine, sizeof mine, m.c));
     m.apart_x = m.apart_y = true;
     for (int r = 0; r < m.p; r++) {
         m.c[r].has_x = held_channels(x, r);

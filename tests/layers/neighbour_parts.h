@@ -58,7 +58,7 @@ static void compare_near_bytes(const near_case *t, const wf_mesh *mesh, const wf
         return;
     for (int p = 0; p < high; p++)
         rows += (double)rows_read(t, layout, p);
-    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, WF_AXIS_HEIGHT), &sent, 1, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce_f64(wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT)), &sent, 1, WF_SUM));
     /* Keys and values there, and their gradients back. */
     const double want = 4 * rows * (double)((layout->box.hi[0] - layout->box.lo[0]) * FEATURES * t->columns * 8);
     WF_EXPECT(sent == want, "%s: %g bytes were sent, should be %g", t->name, sent, want);

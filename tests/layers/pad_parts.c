@@ -122,7 +122,7 @@ static wf_traffic traffic_of(const wf_mesh *mesh)
         bool split = true;
         for (int a = 0; a < WF_AXES; a++)
             split = split && (!(axes >> a & 1u) || wf_mesh_size(mesh, (wf_axis)a) > 1);
-        const wf_traffic t = split ? wf_comm_traffic(wf_mesh_comm_of(mesh, axes)) : (wf_traffic){0};
+        const wf_traffic t = split ? wf_comm_traffic(wf_mesh_comm(mesh, axes)) : (wf_traffic){0};
         all.bytes_sent += t.bytes_sent;
         all.collectives += t.collectives;
     }

@@ -368,7 +368,7 @@ static void run_weightless(const weightless *w)
     on.mesh = wf_mesh_open(on.comm, meshes[wf_comm_size(on.comm) - 2]);
     WF_EXPECT(on.mesh, "%s", wf_error_trail());
     wf_layer *serial = shared_norm_model(NULL);
-    wf_pipeline *pipe = wf_pipeline_new(on.mesh, shared_norm_model(wf_mesh_comm(on.mesh, WF_AXIS_DATA)),
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, shared_norm_model(wf_mesh_comm(on.mesh, WF_AXIS_BIT(WF_AXIS_DATA))),
                                         (wf_pipeline_opts){.loss = ignoring, .chunks = w->chunks});
     WF_EXPECT(pipe, "%s", wf_error_message());
     wf_optim *optim[2] = {wf_sgd(serial, sgd), wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), sgd))};

@@ -455,7 +455,7 @@ static void check_mixture(const sample *s, test_rng *rng)
         double value = wf_item(loss);
         const double expected = mixture_of(s, &b);
         WF_EXPECT_OK(
-            wf_allreduce_f64(wf_mesh_comm_of(on.mesh, WF_ALL_AXES & ~(1u << WF_AXIS_STAGE)), &value, 1, WF_SUM));
+            wf_allreduce_f64(wf_mesh_comm(on.mesh, WF_ALL_AXES & ~WF_AXIS_BIT(WF_AXIS_STAGE)), &value, 1, WF_SUM));
         WF_EXPECT(test_distance(1, &value, &expected) <= 1e-12, "%s: %g, not %g", text_of(s), value, expected);
     }
     wf_tensor_free(x);

@@ -275,9 +275,9 @@ static void batches(void)
         wf_mesh *mesh = wf_mesh_open(comm, opts[i / 2]);
         check_batch(mesh, comm, samples);
         if (wf_mesh_size(mesh, WF_AXIS_DATA) > 1)
-            check_batch(mesh, wf_mesh_comm(mesh, WF_AXIS_DATA), samples);
+            check_batch(mesh, wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_DATA)), samples);
         if (wf_mesh_size(mesh, WF_AXIS_HEIGHT) > 1)
-            check_batch(mesh, wf_mesh_comm(mesh, WF_AXIS_HEIGHT), samples);
+            check_batch(mesh, wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT)), samples);
         wf_mesh_close(mesh);
     }
 }

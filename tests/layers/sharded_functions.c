@@ -193,7 +193,7 @@ static void check_traffic(const wf_mesh *mesh, test_rng *rng)
 {
     enum { ROWS = 4, CLASSES = 500 };
     wf_layout layout;
-    wf_comm *group = wf_mesh_comm_of(mesh, 1u << WF_AXIS_CHANNEL);
+    wf_comm *group = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL));
     const int ranks = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(ROWS, CLASSES), &layout));
     wf_tensor *x = random_tensor(WF_SHAPE(ROWS, CLASSES), rng), *x_part = part_of(x, layout);
@@ -311,7 +311,7 @@ static void check_prelu(const wf_mesh *mesh, wf_shape shape, test_rng *rng)
     WF_EXPECT_OK(wf_backward_from(y_part, dy_part));
     expect_part("the gradient", "prelu", mesh, wf_grad(b), layout.box, wf_grad(a), 0);
     wf_tensor *sum = wf_tensor_copy(wf_param_grad(w_part), WF_F64, WF_ROW_MAJOR);
-    WF_EXPECT_OK(wf_allreduce(wf_mesh_comm_of(mesh, w_part->axes), sum, sum, WF_SUM));
+    WF_EXPECT_OK(wf_allreduce(wf_mesh_comm(mesh, w_part->axes), sum, sum, WF_SUM));
     expect_part("the gradient of slopes", "prelu", mesh, sum, wf_box_of_shape(sum->shape), wf_param_grad(w), 1e-12);
     WF_EXPECT_OK(wf_tape_reset(tape));
     wf_layer_free(serial);

@@ -238,7 +238,7 @@ typedef struct sent {
 
 static sent sent_so_far(const wf_mesh *mesh)
 {
-    const wf_traffic t = wf_comm_traffic(wf_mesh_comm(mesh, WF_AXIS_HEIGHT));
+    const wf_traffic t = wf_comm_traffic(wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT)));
     return (sent){(int64_t)t.messages, (int64_t)t.bytes_sent};
 }
 

@@ -125,7 +125,7 @@ static void check(const char *name, const wf_mesh *mesh, wf_axis axis, wf_layer 
     wf_layout layout;
     WF_EXPECT_OK(wf_mesh_layout_activation(mesh, WF_SHAPE(1, CHANNELS, LENGTH, LENGTH), &layout));
     wf_tensor *x = noise(tape, wf_box_shape(layout.box), layout), *dy = NULL;
-    const wf_comm *cut = wf_mesh_comm(mesh, axis);
+    const wf_comm *cut = wf_mesh_comm(mesh, WF_AXIS_BIT(axis));
     for (late = -1; late < size; late++) { /* the first time, what moves messages is made */
         uint64_t sent[3] = {wf_comm_traffic(cut).messages};
         before(name, "forward", dy ? wf_tensor_count(dy) : 0);

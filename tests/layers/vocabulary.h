@@ -88,7 +88,7 @@ static void run_words(const word_case *c, const wf_mesh *mesh, wf_tape *tape, wo
                                     &layout));
     wf_tensor *x = part_of_texts(text, mesh ? &layout : NULL), *t = part_of_texts(next, mesh ? &layout : NULL);
     to->model = make_words(c, mesh);
-    const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_CHANNEL) : comm;
+    const wf_comm *group = mesh ? wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_CHANNEL)) : comm;
     const uint64_t before = wf_comm_traffic(group).bytes_sent;
     const wf_label_opts opts = {
         .ignores = c->ignores, .ignored = NOT_COUNTED, .smoothing = c->smoothing, .reduction = c->reduction};

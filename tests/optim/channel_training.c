@@ -201,7 +201,7 @@ static void traffic(void)
     const int channel = ranks() % 2 == 0 ? 2 : 1;
     wf_tensor *labels;
     trainer_open(&t, "ref", WF_F64, (wf_mesh_opts){.channel = channel}, LABELS, false);
-    wf_comm *data = wf_mesh_comm(t.b.mesh, WF_AXIS_DATA);
+    wf_comm *data = wf_mesh_comm(t.b.mesh, WF_AXIS_BIT(WF_AXIS_DATA));
     const bool apart = data != wf_mesh_world(t.b.mesh) && wf_comm_size(data) > 1;
     for (int i = 0; i < 2; i++) {
         wf_var *loss = loss_of(&t, t.mine, t.lo, t.hi, true, &labels);

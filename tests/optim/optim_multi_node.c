@@ -273,7 +273,7 @@ static void connected_before_the_first_step(void)
 {
     fixture f = open_fixture("hierarchical");
     wf_mesh *mesh = wf_mesh_open(f.comm, (wf_mesh_opts){.height = f.size % 2 ? 1 : 2});
-    wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_DATA);
+    wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_DATA));
     wf_optim *optim = wf_mesh_multi_node_with(mesh, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}),
                                               (wf_multi_node_opts){.compare_every = -1});
     uint64_t collectives[3];
@@ -560,7 +560,7 @@ static void misuse(void)
     wf_error_clear();
     close_fixture(&f, NULL);
     f = open_fixture("flat");
-    param_of(f.b, 0)->axes |= 1u << WF_AXIS_HEIGHT;
+    param_of(f.b, 0)->axes |= WF_AXIS_BIT(WF_AXIS_HEIGHT);
     WF_EXPECT(!sgd(&f), "a parameter summed over height was taken");
     WF_EXPECT(wf_error_code() == WF_ERR_UNSUPPORTED, "%s", wf_error_message());
     wf_error_clear();

@@ -250,7 +250,7 @@ static void axis_of_four(void)
     if (size != 4)
         return;
     wf_mesh *mesh = wf_mesh_open(world, (wf_mesh_opts){.height = 2});
-    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_DATA);
+    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_DATA));
     const wf_status status = rank < 2 ? wf_barrier(axis) : wf_allreduce_f64(axis, &value, 1, WF_SUM);
     WF_EXPECT(status != WF_OK, "different calls on an axis without an error");
     expect_says(WF_ERR_COMM, rank % 2 ? "rank 1 (0) calls barrier" : "rank 0 calls barrier",
@@ -267,7 +267,7 @@ static void late_on_an_axis(void)
     if (size < 2)
         return;
     wf_mesh *mesh = mesh_open();
-    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_HEIGHT);
+    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT));
     list_members(axis, member);
     const bool missing = wf_comm_rank(axis) == 0;
     const wf_config before = set_limits(700, 700);
@@ -287,7 +287,7 @@ static void gone_from_an_axis(void)
     if (size < 2)
         return;
     wf_mesh *mesh = mesh_open();
-    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_HEIGHT);
+    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT));
     list_members(axis, member);
     const bool waits = wf_comm_rank(axis) == 0;
     if (!waits)
@@ -330,7 +330,7 @@ static void halos(void)
     if (size < 2)
         return;
     wf_mesh *mesh = mesh_open();
-    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_HEIGHT);
+    wf_comm *axis = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_HEIGHT));
     const int own = wf_comm_rank(axis), last = wf_comm_size(axis) - 1;
     list_members(axis, member);
     WF_EXPECT(!exchange_of(axis, 1, true), "an exchange of what no rank has");
