@@ -56,10 +56,9 @@ extern "C" {
 typedef struct wf_comm wf_comm;
 
 /* Returns the communicator of all ranks. Initialises MPI if the program has not done so. argc and argv may be NULL.
- * name NULL is "auto". WF_ERR_ARGUMENT lists the known names. Collective. */
-WF_PLACED wf_comm *wf_comm_open(int *argc, char ***argv, const char *name);
-/* As wf_comm_open, with options of the context that belongs to it. */
-WF_PLACED wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts);
+ * name NULL is "auto". `opts` are those of the context that belongs to it. WF_ERR_ARGUMENT lists the known names.
+ * Collective. */
+WF_PLACED wf_comm *wf_comm_open(int *argc, char ***argv, const char *name, wf_ctx_opts opts);
 /* Opens a communicator of the ranks of an MPI communicator of the program; mpi_comm points to an MPI_Comm, which is
  * duplicated.
  * What is opened is the world of all that descends from it: messages name ranks by its numbers, also if MPI_COMM_WORLD

@@ -185,15 +185,10 @@ static wf_comm *open_first(const void *mpi_comm, const char *name, wf_ctx_opts o
     return wf_error_null();
 }
 
-wf_comm *wf_comm_open_with(int *argc, char ***argv, const char *name, wf_ctx_opts opts)
+wf_comm *wf_comm_open(int *argc, char ***argv, const char *name, wf_ctx_opts opts)
 {
     WF_TRY_NULL(wf_mpi_start(argc, argv));
     return open_first(NULL, name, opts);
-}
-
-wf_comm *wf_comm_open(int *argc, char ***argv, const char *name)
-{
-    return wf_comm_open_with(argc, argv, name, (wf_ctx_opts){0});
 }
 
 wf_comm *wf_comm_from_mpi(const void *mpi_comm, const char *name, wf_ctx_opts opts)

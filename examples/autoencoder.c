@@ -494,7 +494,7 @@ int main(int argc, char **argv)
     const settings s = read_settings(argc, argv);
     char memory[256] = "";
     training t = {.settings = &s,
-                  .comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed})};
+                  .comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed})};
     example_check(t.comm, wf_check(t.comm));
     choose_model(&t);
     if (wf_planner_asks())

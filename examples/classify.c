@@ -478,7 +478,7 @@ int main(int argc, char **argv)
 {
     settings s;
     read_options(argc, argv, &s);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     example_compute(comm, s.compute);
     const classifier *c = choose_model(comm, &s);

@@ -466,7 +466,7 @@ static void make_model(training *t)
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     training t = {.s = &s, .comm = comm, .model_opts = choose_model(&s)};
     check_numbers(comm, &s, &t.model_opts);

@@ -249,7 +249,7 @@ static void model(wf_comm *comm, study *s, const settings *chosen)
 int main(int argc, char **argv)
 {
     const settings chosen = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, "auto", (wf_ctx_opts){.threads = (int)chosen.threads});
+    wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){.threads = (int)chosen.threads});
     example_check(comm, wf_check(comm));
     study s = {.sizes = read_list(comm, "sizes", chosen.sizes, wf_comm_size(comm)),
                .channels = read_list(comm, "channels", chosen.channels, 1),

@@ -199,7 +199,7 @@ static wf_iter *open_images(const training *t, wf_dataset_split split)
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     check_ranks(comm, &s);
     const int rank = wf_comm_rank(comm), width = ranks_of_network(&s);

@@ -7,7 +7,7 @@
  * holds losses and weights, is summed exactly; so is everything that is not f32.
  *
  *     WF_MUST(quantized_register());
- *     wf_comm *comm = wf_comm_open(&argc, &argv, "quantized");
+ *     wf_comm *comm = wf_comm_open(&argc, &argv, "quantized", (wf_ctx_opts){0});
  */
 #ifndef EXAMPLES_QUANTIZED_H
 #define EXAMPLES_QUANTIZED_H

@@ -388,7 +388,7 @@ static wf_trainer *trainer_new(training *t)
 int main(int argc, char **argv)
 {
     settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     parallel_open(&s.how, comm);
 

@@ -239,7 +239,7 @@ static void report(wf_comm *comm, wf_study *study, const settings *s)
 int main(int argc, char **argv)
 {
     settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     example_folder(comm, s.out);
     char storage[4200];

@@ -487,7 +487,7 @@ static void train(training *t)
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     check_parallel(comm, &s);
     example_compute(comm, s.compute);

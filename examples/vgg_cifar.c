@@ -168,7 +168,7 @@ int main(int argc, char **argv)
 {
     settings s;
     read_settings(argc, argv, &s);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     example_compute(comm, s.compute);
     parallel_open(&s.how, comm);

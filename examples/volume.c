@@ -349,7 +349,7 @@ static void tell_end(const training *t)
 int main(int argc, char **argv)
 {
     settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
+    wf_comm *comm = wf_comm_open(&argc, &argv, s.communicator, (wf_ctx_opts){.seed = (uint64_t)s.seed});
     example_check(comm, wf_check(comm));
     check_settings(comm, &s);
     if (s.write) {

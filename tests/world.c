@@ -15,13 +15,13 @@ static MPI_Comm part = MPI_COMM_NULL;  /* the ranks under test, where they are n
 
 wf_comm *test_comm_open(const char *name, wf_ctx_opts opts)
 {
-    return part == MPI_COMM_NULL ? wf_comm_open_with(NULL, NULL, name, opts) : wf_comm_from_mpi(&part, name, opts);
+    return part == MPI_COMM_NULL ? wf_comm_open(NULL, NULL, name, opts) : wf_comm_from_mpi(&part, name, opts);
 }
 
 /* The library starts MPI, and so ends it at the exit. */
 static bool start(int *argc, char ***argv, int *rank, int *size)
 {
-    wf_comm *comm = wf_comm_open(argc, argv, "flat");
+    wf_comm *comm = wf_comm_open(argc, argv, "flat", (wf_ctx_opts){0});
     if (!comm || wf_comm_close(comm) != WF_OK) {
         fprintf(stderr, "%s\n", wf_error_trail());
         return false;

@@ -14,7 +14,7 @@
 
 /* The exit code: not 0 where `run` returned anything else under any count. */
 int ranks_main(int argc, char **argv, int (*run)(int argc, char **argv));
-/* As wf_comm_open_with, of the ranks under test. */
+/* As wf_comm_open, of the ranks under test. */
 wf_comm *test_comm_open(const char *name, wf_ctx_opts opts);
 
 #endif

@@ -139,7 +139,7 @@ static double step_seconds(const settings *s, bench_gan *gan)
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, "flat", (wf_ctx_opts){.device = "cpu"});
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.device = "cpu"});
     WF_MUST(wf_check(comm));
     example_compute(comm, s.compute);
     wf_ctx *ctx = wf_comm_ctx(comm);

@@ -77,7 +77,7 @@ static void print(bench *b, int n)
 int main(int argc, char **argv)
 {
     static bench b;
-    wf_comm *comm = b.comm = wf_comm_open_with(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
+    wf_comm *comm = b.comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
     const int64_t channels = argc > 1 ? atoll(argv[1]) : 64, side = argc > 2 ? atoll(argv[2]) : 256,
                   batch = argc > 3 ? atoll(argv[3]) : 4;
     const int n = argc > 4 && atoi(argv[4]) < MOST ? atoi(argv[4]) : 21, size = wf_comm_size(comm);

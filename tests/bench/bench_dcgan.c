@@ -142,7 +142,7 @@ static void measure(wf_comm *comm, const settings *s, wf_tape *tape, const wf_te
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     wf_ctx *ctx = wf_comm_ctx(comm);
     example_compute(comm, s.compute);
     wf_tape *tape = wf_tape_new(ctx);

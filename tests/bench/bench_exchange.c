@@ -141,7 +141,7 @@ static void measure(const char *what, wf_shape whole, wf_order order, int dim, i
 
 int main(int argc, char **argv)
 {
-    comm = wf_comm_open(&argc, &argv, "naive");
+    comm = wf_comm_open(&argc, &argv, "naive", (wf_ctx_opts){0});
     if (!comm)
         WF_MUST(wf_error_code());
     rank = wf_comm_rank(comm);

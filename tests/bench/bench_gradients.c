@@ -244,7 +244,7 @@ static void clear(bench *b)
 int main(int argc, char **argv)
 {
     bench b = {.s = read_settings(argc, argv)};
-    b.comm = wf_comm_open(&argc, &argv, b.s.comm);
+    b.comm = wf_comm_open(&argc, &argv, b.s.comm, (wf_ctx_opts){0});
     WF_MUST(wf_check(b.comm));
     prepare(&b);
     measure(&b);

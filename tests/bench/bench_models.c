@@ -154,7 +154,7 @@ static void compare(wf_comm *comm, const settings *s, const char *name, const ch
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, "auto", (wf_ctx_opts){.threads = 1});
+    wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){.threads = 1});
     char name[64];
     WF_MUST(wf_check(comm));
     example_compute(comm, s.compute);

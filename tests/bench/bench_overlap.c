@@ -191,7 +191,7 @@ static void compare(bench *b, int along)
 
 int main(int argc, char **argv)
 {
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
     WF_MUST(wf_check(comm));
     bench b = {.comm = comm,
                .tape = wf_tape_new(wf_comm_ctx(comm)),

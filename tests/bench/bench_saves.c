@@ -123,7 +123,7 @@ static void measure(bench *b, int rounds)
 int main(int argc, char **argv)
 {
     const int rounds = argc > 2 ? atoi(argv[2]) : 5;
-    wf_comm *comm = wf_comm_open(&argc, &argv, "auto");
+    wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){0});
     if (argc < 2 || rounds < 1 || rounds > MOST || !comm) {
         fprintf(stderr, "bench_saves FOLDER [ROUNDS]: rounds are 1 to %d\n", MOST);
         return 2;

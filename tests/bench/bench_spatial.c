@@ -56,7 +56,7 @@ static void bench_free(bench *b)
 
 int main(int argc, char **argv)
 {
-    wf_comm *comm = wf_comm_open_with(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_tape *tape = wf_tape_new(ctx);
     const int64_t side = argc > 1 ? atoll(argv[1]) : 1024, channels = argc > 2 ? atoll(argv[2]) : 32;

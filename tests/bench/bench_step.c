@@ -229,7 +229,7 @@ static double seconds_of(wf_comm *comm, trainee *t, const settings *s)
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     WF_MUST(wf_check(comm));
     example_compute(comm, s.compute);
     wf_tape *tape = wf_tape_new(wf_comm_ctx(comm));

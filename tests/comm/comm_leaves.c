@@ -7,10 +7,10 @@
 
 int main(int argc, char **argv)
 {
-    wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     const bool must = argc > 1 && !strcmp(argv[1], "must"), many = argc > 1 && !strcmp(argv[1], "many");
     for (int i = 0; i < 80 && many; i++)
-        comm = wf_comm_open(&argc, &argv, "flat");
+        comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     if (wf_comm_rank(comm) == 1) {
         if (must)
             WF_MUST(wf_barrier(NULL));

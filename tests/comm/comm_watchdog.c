@@ -93,7 +93,7 @@ static int stuck(int argc, char **argv)
     wf_watchdog_set_hook(hook);
     if (wf_config_get()->rank == atoi(argv[2]))
         sleep(30);
-    (void)wf_comm_open(&argc, &argv, "flat");
+    (void)wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     return 0;
 }
 
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 {
     if (argc == 3)
         return stuck(argc, argv);
-    world = wf_comm_open(&argc, &argv, "flat");
+    world = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     if (!world) {
         fprintf(stderr, "%s\n", wf_error_message());
         return 1;

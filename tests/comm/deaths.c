@@ -236,7 +236,7 @@ int main(int argc, char **argv)
     const bool culprit = strcmp(fault, "none") != 0 && own == atoi(argc > 4 ? argv[4] : "0");
     if (culprit && !strcmp(place, "start"))
         happen(0);
-    comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat");
+    comm = wf_comm_open(&argc, &argv, argc > 3 ? argv[3] : "flat", (wf_ctx_opts){0});
     WF_MUST(wf_check(comm));
     test_timeouts_begin();
     x = wf_tensor_new(wf_comm_ctx(comm), WF_F32, WF_SHAPE(COUNT));

@@ -28,7 +28,7 @@ static void sleep_ms(long ms)
 
 static wf_comm *open_comm(void)
 {
-    wf_comm *comm = wf_comm_open(NULL, NULL, "flat");
+    wf_comm *comm = wf_comm_open(NULL, NULL, "flat", (wf_ctx_opts){0});
     WF_MUST(wf_check(comm));
     test_timeouts_begin();
     return comm;

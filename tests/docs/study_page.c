@@ -22,7 +22,7 @@ static wf_status check_trial(const wf_trial *trial)
 
 int main(int argc, char **argv)
 {
-    wf_comm *comm = wf_comm_open(&argc, &argv, "flat");
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     const wf_study_row *rows;
     int64_t count = 0, failed = 0;
     WF_MUST(wf_check(comm));

@@ -22,13 +22,13 @@ int main(int argc, char **argv)
 {
     const char *const call = argc > 1 ? argv[1] : "";
     const bool opens = strcmp(call, "ncclCommInitRankConfig") != 0;
-    wf_comm *comm = wf_comm_open(&argc, &argv, "flat"); /* starts MPI */
+    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0}); /* starts MPI */
     WF_MUST(wf_check(comm));
     WF_MUST(wf_comm_close(comm));
     test_timeouts_begin();
     if (!opens)
         nccl_fake_block(call);
-    comm = wf_comm_open(&argc, &argv, "pure_nccl");
+    comm = wf_comm_open(&argc, &argv, "pure_nccl", (wf_ctx_opts){0});
     nccl_fake_block(call);
     const wf_status status = opens ? sum(comm) : wf_error_code();
     if (status != WF_OK)

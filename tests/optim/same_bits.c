@@ -119,7 +119,7 @@ static void chain(void)
 
 static void every(void)
 {
-    comm = wf_comm_open_with(NULL, NULL, "auto", (wf_ctx_opts){.device = "cpu", .seed = 7});
+    comm = wf_comm_open(NULL, NULL, "auto", (wf_ctx_opts){.device = "cpu", .seed = 7});
     WF_EXPECT(comm, "no communicator: %s", wf_error_message());
     ctx = wf_comm_ctx(comm);
     const wf_kernels *const own = ctx->k;

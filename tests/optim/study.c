@@ -420,7 +420,7 @@ static int open_and_ask(const char *storage, int64_t timeout_ms)
 
 int main(int argc, char **argv)
 {
-    world = wf_comm_open(&argc, &argv, "flat");
+    world = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){0});
     WF_MUST(wf_check(world));
     test_timeouts_begin();
     rank = wf_comm_rank(world);

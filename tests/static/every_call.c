@@ -62,7 +62,7 @@ static bool listed(const char *name, const char *const *list, size_t n)
 static void open_objects(void)
 {
     static const float value[2 * 3 * 4 * 4];
-    object.comm = wf_comm_open_with(NULL, NULL, "naive", (wf_ctx_opts){.device = "ref", .threads = 1});
+    object.comm = wf_comm_open(NULL, NULL, "naive", (wf_ctx_opts){.device = "ref", .threads = 1});
     object.ctx = wf_comm_ctx(object.comm);
     object.mesh = wf_mesh_open(object.comm, (wf_mesh_opts){0});
     object.tensor = wf_tensor_from_host(object.ctx, WF_F32, WF_SHAPE(2, 3, 4, 4), value);

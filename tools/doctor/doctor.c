@@ -306,7 +306,7 @@ int main(int argc, char **argv)
     look_up_own_name(&mine);
     ask_child(mine.cuda); /* before MPI, which does not like to be forked */
     wf_log_set_level(WF_LOG_WARN);
-    wf_comm *comm = wf_comm_open(&argc, &argv, "auto");
+    wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){0});
     WF_MUST(wf_check(comm));
     report(comm, &mine);
     WF_MUST(wf_comm_close(comm));

@@ -126,7 +126,7 @@ int main(int argc, char **argv)
     sizes s = {.size = m ? m->size : 0};
     const bool good = wf_planner_asks() && m && read_sizes(argc - 2, argv + 2, &s) && (m->sized || s.size == m->size) &&
                       (m->scaled || s.width == 0);
-    wf_comm *comm = wf_comm_open(&argc, &argv, "auto");
+    wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){0});
     WF_MUST(wf_check(comm));
     if (good)
         WF_MUST(answer(comm, m, &s));
