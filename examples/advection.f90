@@ -40,7 +40,7 @@ program advection
   model = closure()
   optim = wf_lr_schedule(wf_adam(model, wf_adam_opts(lr=2d-2)), &
     wf_schedule_opts(kind=WF_SCHEDULE_COSINE, total=int(steps, c_int64_t)))
-  optim = wf_multi_node(comm, optim)
+  optim = wf_multi_node(comm, optim, wf_multi_node_opts())
   tape = wf_tape_new(ctx)
   call wf_must(wf_check(optim))
   loss = train()

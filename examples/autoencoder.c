@@ -143,8 +143,8 @@ static void planned_model(training *t, const settings *s)
         example_check(t->comm, wf_check(t->pipe));
         t->model = wf_pipeline_model(t->pipe);
     }
-    t->optim = wf_mesh_multi_node_with(t->mesh, wf_adam(t->model, (wf_adam_opts){.lr = s->lr}),
-                                       wf_training_plan_multi_node(t->plan));
+    t->optim = wf_mesh_multi_node(t->mesh, wf_adam(t->model, (wf_adam_opts){.lr = s->lr}),
+                                  wf_training_plan_multi_node(t->plan));
     example_check(t->comm, wf_check(t->optim));
 }
 
@@ -186,7 +186,7 @@ static void model_new(training *t, const settings *s)
         example_check(t->comm, wf_check(t->pipe));
         t->model = wf_pipeline_model(t->pipe);
     }
-    t->optim = wf_mesh_multi_node(t->mesh, wf_adam(t->model, (wf_adam_opts){.lr = s->lr}));
+    t->optim = wf_mesh_multi_node(t->mesh, wf_adam(t->model, (wf_adam_opts){.lr = s->lr}), (wf_multi_node_opts){0});
     example_check(t->comm, wf_check(t->optim));
 }
 

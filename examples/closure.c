@@ -167,7 +167,7 @@ static closure closure_new(wf_comm *comm, wf_mesh *mesh, const settings *s, cons
     example_check(comm, wf_check(c.model));
     wf_optim *adam = wf_lr_schedule(wf_adam(c.model, (wf_adam_opts){.lr = s->lr}),
                                     (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = s->steps});
-    c.optim = wf_mesh_multi_node(mesh, adam);
+    c.optim = wf_mesh_multi_node(mesh, adam, (wf_multi_node_opts){0});
     c.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(c.optim));
     return c;

@@ -122,8 +122,8 @@ static gan gan_new(wf_comm *comm, const settings *s)
              .latent = s->latent};
     parallel_model(&s->how, comm, g.gen);
     parallel_model(&s->how, comm, g.dis);
-    g.opt_gen = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, of_gen)));
-    g.opt_dis = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, of_dis)));
+    g.opt_gen = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.gen, of_gen), (wf_multi_node_opts){0}));
+    g.opt_dis = example_scaled(wf_mesh_multi_node(s->how.mesh, wf_adam(g.dis, of_dis), (wf_multi_node_opts){0}));
     example_check(comm, wf_check(g.opt_gen));
     example_check(comm, wf_check(g.opt_dis));
     example_check(comm, wf_check(g.tape));

@@ -457,8 +457,8 @@ static void make_model(training *t)
         example_check(t->comm, wf_check(t->pipe));
         t->model = wf_pipeline_model(t->pipe);
     }
-    t->optim = example_scaled(
-        wf_mesh_multi_node(t->mesh, wf_adamw(t->model, (wf_adam_opts){.lr = t->s->lr, .weight_decay = 0.01})));
+    t->optim = example_scaled(wf_mesh_multi_node(
+        t->mesh, wf_adamw(t->model, (wf_adam_opts){.lr = t->s->lr, .weight_decay = 0.01}), (wf_multi_node_opts){0}));
     example_check(t->comm, wf_check(t->optim));
     WF_MUST(wf_optim_clip_norm(t->optim, 1));
 }

@@ -61,7 +61,7 @@ static wf_optim *optim_new(wf_comm *comm, wf_layer *model, const settings *s, in
                                                                               .warmup = epoch_steps / 2,
                                                                               .total = s->epochs * epoch_steps,
                                                                               .end = 0.01});
-    return wf_multi_node_with(comm, example_scaled(optim), compression_opts(c, (wf_multi_node_opts){0}));
+    return wf_multi_node(comm, example_scaled(optim), compression_opts(c, (wf_multi_node_opts){0}));
 }
 
 /* What a step works with. */

@@ -209,7 +209,7 @@ int main(int argc, char **argv)
     t.model = wf_comm_split(comm, rank / width, rank);
     t.data = wf_comm_split(comm, rank % width, rank);
     make_network(&t);
-    t.optim = wf_multi_node(t.data, wf_adam(t.net, (wf_adam_opts){.lr = s.lr}));
+    t.optim = wf_multi_node(t.data, wf_adam(t.net, (wf_adam_opts){.lr = s.lr}), (wf_multi_node_opts){0});
     example_check(comm, wf_check(t.optim));
 
     const int64_t all = wf_iter_epoch_length(t.train);

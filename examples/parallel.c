@@ -129,7 +129,7 @@ int64_t parallel_batch(const parallel *p, wf_comm *comm, int64_t batch)
 
 wf_optim *parallel_optim(const parallel *p, wf_optim *optim)
 {
-    return wf_mesh_multi_node_with(p->mesh, optim, wf_training_plan_multi_node(p->planned));
+    return wf_mesh_multi_node(p->mesh, optim, wf_training_plan_multi_node(p->planned));
 }
 
 void parallel_compare(const parallel *p, wf_comm *comm)

@@ -4,7 +4,8 @@
  * g += weight_decay w, v = alpha v + (1 - alpha) g g, d = g / (sqrt(v) + eps), and w moves by lr norm(w) / norm(d)
  * along d. Biases, gamma and beta move by lr along d, without decay.
  *
- *     wf_optim *optim = wf_multi_node(comm, scaled_rmsprop(model, (scaled_rmsprop_opts){.lr = 0.02}));
+ *     wf_optim *local = scaled_rmsprop(model, (scaled_rmsprop_opts){.lr = 0.02});
+ *     wf_optim *optim = wf_multi_node(comm, local, (wf_multi_node_opts){0});
  */
 #ifndef EXAMPLES_SCALED_RMSPROP_H
 #define EXAMPLES_SCALED_RMSPROP_H

@@ -98,7 +98,7 @@ static wf_status training_open(training *t, wf_comm *comm, const settings *s, ch
         status = wf_parallelize(t->model, t->mesh, WF_PARALLEL_CHANNEL);
     if (status != WF_OK)
         return status;
-    t->optim = wf_mesh_multi_node(t->mesh, wf_sgd(t->model, sgd));
+    t->optim = wf_mesh_multi_node(t->mesh, wf_sgd(t->model, sgd), (wf_multi_node_opts){0});
     t->tape = wf_tape_new(ctx);
     t->train = open_images(t, ctx, s, WF_TRAIN_SET);
     t->test = open_images(t, ctx, s, WF_TEST_SET);

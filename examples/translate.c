@@ -507,7 +507,7 @@ int main(int argc, char **argv)
         (wf_schedule_opts){
             .kind = WF_SCHEDULE_COSINE, .warmup = s.steps / 20, .total = s.steps - s.steps / 20, .end = 0.05});
     if (!t.cut)
-        t.optim = wf_multi_node(comm, t.optim);
+        t.optim = wf_multi_node(comm, t.optim, (wf_multi_node_opts){0});
     example_check(comm, wf_check(t.optim));
     train(&t);
     if (s.tests > 0)

@@ -81,7 +81,7 @@ static wf_status prepare_parts(wf_comm *comm, wf_prepare_opts *opts, wf_prepared
     wf_dataset_free(opts->train); /* those of ranks that rank 0 does not ask */
     wf_dataset_free(opts->test);
     opts->train = opts->test = NULL;
-    prepared->optim = wf_multi_node_with(comm, opts->optim, opts->multi_node);
+    prepared->optim = wf_multi_node(comm, opts->optim, opts->multi_node);
     opts->optim = NULL;
     return wf_check(prepared->optim);
 }

@@ -5,7 +5,8 @@
  *     wf_pipeline *pipe = wf_pipeline_new(
  *         mesh, wf_sequential(ctx, WF_LAYERS(...)),
  *         (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 8, .schedule = WF_PIPELINE_1F1B});
- *     wf_optim *opt = wf_mesh_multi_node(mesh, wf_adam(wf_pipeline_model(pipe), (wf_adam_opts){0}));
+ *     wf_optim *opt = wf_adam(wf_pipeline_model(pipe), (wf_adam_opts){0});
+ *     opt = wf_mesh_multi_node(mesh, opt, (wf_multi_node_opts){0});
  *     wf_tape *tape = wf_tape_new(ctx);
  *     while (...) {
  *         WF_MUST(wf_iter_next(iter, &batch));

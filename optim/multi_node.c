@@ -580,22 +580,12 @@ static wf_optim *wrap(const call *c, wf_optim *optim)
     return wf_error_null();
 }
 
-wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts)
+wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts)
 {
     return wrap(&(call){.mesh = wf_comm_mesh(comm), .name = "wf_multi_node", .data_alone = true, .opts = opts}, optim);
 }
 
-wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim)
-{
-    return wf_multi_node_with(comm, optim, (wf_multi_node_opts){0});
-}
-
-wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts)
+wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts)
 {
     return wrap(&(call){.mesh = mesh, .name = "wf_mesh_multi_node", .opts = opts}, optim);
-}
-
-wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim)
-{
-    return wf_mesh_multi_node_with(mesh, optim, (wf_multi_node_opts){0});
 }

@@ -76,10 +76,9 @@ typedef struct wf_multi_node_opts {
  *
  * The loss is summed in the same buffer, so after the step wf_item(loss) is the global loss on every rank. If a step
  * fails on one rank, the others return the same error, from this step or from their next call; of a rank that dies,
- * docs/running.md says what the others get. The communicator must outlive the optimizer's last step. */
-WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim);
-/* WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
-WF_PLACED wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
+ * docs/running.md says what the others get. The communicator must outlive the optimizer's last step.
+ * WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
+WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
 
 /* Like wf_multi_node, for all ranks of a mesh and models with parallel layers. Each gradient is summed over those mesh
  * axes over which its layer leaves a sum to be made (data, and the spatial ones for spatial layers), so a parameter of
@@ -89,8 +88,7 @@ WF_PLACED wf_optim *wf_multi_node_with(wf_comm *comm, wf_optim *optim, wf_multi_
  * must be a part of a sum over data where the mesh splits data. A mean without a layout is a local mean over samples;
  * the ranks along the other axes must hold equal values of it. Ranks along `stage` have models of their own. Collective
  * over the mesh, which is borrowed and must outlive the optimizer's last step. */
-WF_PLACED wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim);
-WF_PLACED wf_optim *wf_mesh_multi_node_with(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts);
+WF_PLACED wf_optim *wf_mesh_multi_node(const wf_mesh *mesh, wf_optim *optim, wf_multi_node_opts opts);
 
 #ifdef __cplusplus
 }

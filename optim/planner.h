@@ -71,7 +71,7 @@ wf_mesh_opts wf_training_plan_mesh(const wf_training_plan *plan);
 int64_t wf_training_plan_batch(const wf_training_plan *plan);
 /* True if some layer is split by pixels: inputs are sharded over the mesh, not over data alone. */
 bool wf_training_plan_sharded(const wf_training_plan *plan);
-/* For wf_mesh_multi_node_with: whether the state of the optimizer is sharded. */
+/* For wf_mesh_multi_node: whether the state of the optimizer is sharded. */
 wf_multi_node_opts wf_training_plan_multi_node(const wf_training_plan *plan);
 /* For wf_pipeline_new, whose loss the program fills in; stages 1: the plan has no pipeline. The list of layers is
  * borrowed. */

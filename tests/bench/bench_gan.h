@@ -28,8 +28,8 @@ static inline bench_gan bench_gan_new(wf_comm *comm, wf_tape *tape, const wf_ten
         WF_MUST(wf_to_sync_batchnorm(g.gen, comm));
         WF_MUST(wf_to_sync_batchnorm(g.dis, comm));
     }
-    g.opt_gen = wf_multi_node(comm, example_scaled(wf_adam(g.gen, adam)));
-    g.opt_dis = wf_multi_node(comm, example_scaled(wf_adam(g.dis, adam)));
+    g.opt_gen = wf_multi_node(comm, example_scaled(wf_adam(g.gen, adam)), (wf_multi_node_opts){0});
+    g.opt_dis = wf_multi_node(comm, example_scaled(wf_adam(g.dis, adam)), (wf_multi_node_opts){0});
     WF_MUST(wf_check(g.opt_gen));
     WF_MUST(wf_check(g.opt_dis));
     return g;

@@ -84,7 +84,7 @@ static wf_optim *optim_of(const bench *b, int kind, wf_layer *net)
                                                    : kind == F16 ? WF_F16
                                                                  : WF_F32,
                                      .no_overlap = kind == BLOCKING};
-    wf_optim *optim = kind == ALONE ? own : wf_multi_node_with(b->comm, own, opts);
+    wf_optim *optim = kind == ALONE ? own : wf_multi_node(b->comm, own, opts);
     WF_MUST(wf_check(optim));
     return optim;
 }

@@ -135,7 +135,8 @@ static void compare(wf_comm *comm, const settings *s, const char *name, const ch
     trainee alone = make(comm, tape, s, NULL), shared = make(comm, tape, s, mesh);
     WF_MUST(wf_tape_reset(tape));
     alone.optim = example_scaled(wf_sgd(alone.model, (wf_sgd_opts){.lr = 1e-3}));
-    shared.optim = wf_mesh_multi_node(mesh, example_scaled(wf_sgd(shared.model, (wf_sgd_opts){.lr = 1e-3})));
+    shared.optim = wf_mesh_multi_node(mesh, example_scaled(wf_sgd(shared.model, (wf_sgd_opts){.lr = 1e-3})),
+                                      (wf_multi_node_opts){0});
     for (int64_t i = -2; i < s->repeats; i++) {
         step(comm, tape, &alone, i < 0 ? 0 : i);
         step(comm, tape, &shared, i < 0 ? 0 : i);

@@ -100,7 +100,8 @@ static trainee classes(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape i
     const wf_sgd_opts sgd = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 5e-4};
     trainee t = {.model = model, .loss = loss_of_classes};
     t.optim =
-        wf_multi_node(comm, example_scaled(adam ? wf_adam(model, (wf_adam_opts){.lr = 1e-6}) : wf_sgd(model, sgd)));
+        wf_multi_node(comm, example_scaled(adam ? wf_adam(model, (wf_adam_opts){.lr = 1e-6}) : wf_sgd(model, sgd)),
+                      (wf_multi_node_opts){0});
     t.x = noise(tape, images, false);
     t.target = wf_tensor_new(wf_comm_ctx(comm), WF_I32, WF_SHAPE(images.dim[0]));
     WF_MUST(wf_check(t.target));
@@ -114,7 +115,8 @@ static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, int dim
     const wf_shape shape =
         dims == 2 ? WF_SHAPE(s->batch, 1, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size, s->size);
     trainee t = {.model = unet(wf_comm_ctx(comm), opts), .loss = loss_of_mask};
-    t.optim = wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-4})));
+    t.optim =
+        wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-4})), (wf_multi_node_opts){0});
     t.x = noise(tape, shape, false);
     t.target = noise(tape, shape, true);
     return t;
@@ -130,7 +132,8 @@ static trainee gpt_new(wf_comm *comm, const settings *s)
     for (int64_t i = 0; i < s->batch * TOKENS; i++)
         tokens[i] = (int32_t)(i * 7919 % SYMBOLS);
     trainee t = {.model = gpt(ctx, (gpt_opts){.size = GPT_MEDIUM}), .loss = loss_of_tokens};
-    t.optim = wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-6})));
+    t.optim =
+        wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-6})), (wf_multi_node_opts){0});
     t.x = wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(s->batch, TOKENS), tokens);
     t.target = wf_tensor_from_host(ctx, WF_I32, WF_SHAPE(s->batch, TOKENS), tokens);
     free(tokens);
@@ -142,7 +145,8 @@ static trainee lstm_new(wf_comm *comm, wf_tape *tape, const settings *s)
     const wf_shape steps = WF_SHAPE(s->batch, 64, 512);
     const wf_recurrent_opts opts = {.in = 512, .hidden = 512, .levels = 2};
     trainee t = {.model = wf_lstm(wf_comm_ctx(comm), opts), .loss = loss_of_values};
-    t.optim = wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-6})));
+    t.optim =
+        wf_multi_node(comm, example_scaled(wf_adam(t.model, (wf_adam_opts){.lr = 1e-6})), (wf_multi_node_opts){0});
     t.x = noise(tape, steps, false);
     t.target = noise(tape, steps, false);
     return t;

@@ -66,7 +66,7 @@ static void check_bcast_data(void)
     WF_EXPECT_OK(wf_tensor_fill(value_of(model, "a/W"), rank));
     WF_EXPECT_OK(wf_tensor_fill(value_of(model, "b/W"), rank + 1));
     WF_EXPECT_OK(wf_tensor_fill(value_of(model, "c/W"), rank + 2));
-    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){0}));
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){0}), (wf_multi_node_opts){0});
     expect_all("a after the broadcast", value_of(model, "a/W"), 0, 0);
     expect_all("b after the broadcast", value_of(model, "b/W"), 1, 0);
     expect_all("c after the broadcast", value_of(model, "c/W"), 2, 0);
@@ -91,7 +91,7 @@ static void check_mean_grad(const char *what, third who, wf_dtype sent)
     wf_layer *model = example_model(5);
     wf_tape *tape = wf_tape_new(ctx);
     wf_optim *optim =
-        wf_multi_node_with(comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){.grad_dtype = sent});
+        wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){.grad_dtype = sent});
     WF_EXPECT(optim, "%s: %s", what, wf_error_message());
     for (int time = 0; time < 2; time++) {
         WF_EXPECT_OK(wf_tensor_fill(value_of(model, "a/W"), 0));
@@ -116,8 +116,7 @@ static void check_diverged(void)
 {
     wf_layer *model = example_model(5);
     wf_tape *tape = wf_tape_new(ctx);
-    wf_optim *optim =
-        wf_multi_node_with(comm, wf_sgd(model, (wf_sgd_opts){0}), (wf_multi_node_opts){.grad_dtype = WF_F16});
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){0}), (wf_multi_node_opts){.grad_dtype = WF_F16});
     wf_var *loss = wf_add(loss_with(tape, model, "a", 1), loss_with(tape, model, "c", rank == size - 1 ? NAN : 1));
     if (size > 1)
         WF_EXPECT_ERROR(WF_ERR_NUMERIC, wf_optim_step(optim, loss));
@@ -174,8 +173,7 @@ static void test_invalid_allreduce_grad_dtype(void)
 {
     communicator_open("naive", (wf_ctx_opts){0});
     wf_layer *model = example_model(5);
-    wf_optim *optim =
-        wf_multi_node_with(comm, wf_sgd(model, (wf_sgd_opts){0}), (wf_multi_node_opts){.grad_dtype = WF_I32});
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){0}), (wf_multi_node_opts){.grad_dtype = WF_I32});
     WF_EXPECT(!optim && wf_error_code() == WF_ERR_ARGUMENT, "gradients as i32: %s", wf_error_message());
     wf_error_clear();
     wf_optim_free(optim);

@@ -71,7 +71,7 @@ static training training_open(const char *path)
                                 wf_linear(ctx, (wf_linear_opts){.in = UNITS, .out = UNITS}), wf_lambda(ctx, wf_relu),
                                 wf_linear(ctx, (wf_linear_opts){.in = UNITS, .out = 10}))),
         "mlp");
-    t.optim = wf_multi_node(comm, wf_adam(t.model, (wf_adam_opts){0}));
+    t.optim = wf_multi_node(comm, wf_adam(t.model, (wf_adam_opts){0}), (wf_multi_node_opts){0});
     t.tape = wf_tape_new(ctx);
     t.train = wf_batches(wf_scatter_dataset(comm, rank ? NULL : images(IMAGES), (wf_scatter_opts){.shuffle = true}),
                          (wf_batch_opts){.size = BATCH});

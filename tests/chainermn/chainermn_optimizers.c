@@ -15,8 +15,8 @@ static void open_model(int64_t third, bool double_buffering)
     model = example_model(third);
     for (int i = 0; i < (third ? 3 : 2); i++)
         WF_EXPECT_OK(wf_tensor_fill(value_of(model, path[i]), rank + i));
-    optim = wf_multi_node_with(comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}),
-                               (wf_multi_node_opts){.double_buffering = double_buffering});
+    optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}),
+                          (wf_multi_node_opts){.double_buffering = double_buffering});
     WF_EXPECT(optim && wf_optim_steps(optim) == 0, "an optimizer: %s", wf_error_message());
 }
 

@@ -8,7 +8,7 @@ int main(int argc, char **argv)
     wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){0});
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_layer *model = wf_linear(ctx, (wf_linear_opts){.in = 2, .out = 1});
-    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}), (wf_multi_node_opts){0});
     wf_tape *tape = wf_tape_new(ctx);
 
     const float points[] = {1, 2, 3, 4, 5, 6};

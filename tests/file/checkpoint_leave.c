@@ -60,7 +60,7 @@ static leaving open_run(const form *f, int victim, const char *name, bool async)
 {
     const wf_multi_node_opts opts = {.shard_optimizer = f->sharded_state};
     leaving l = {.p = parts_open(f, comm, false), .victim = victim};
-    l.optim = wf_mesh_multi_node_with(l.p.mesh, wf_adam(l.p.model, (wf_adam_opts){.lr = 0.02}), opts);
+    l.optim = wf_mesh_multi_node(l.p.mesh, wf_adam(l.p.model, (wf_adam_opts){.lr = 0.02}), opts);
     l.saves = wf_checkpoint_open(comm, in_folder(name), (wf_checkpoint_opts){.signals = true, .async = async});
     WF_EXPECT(l.optim && l.saves, "%s", wf_error_trail());
     WF_EXPECT_OK(wf_checkpoint_add_model(l.saves, "model", l.p.model));

@@ -90,7 +90,7 @@ static run run_open(const form *f)
 {
     run r = {.p = parts_open(f, comm, true), .tape = wf_tape_new(ctx)};
     const wf_multi_node_opts opts = {.shard_optimizer = f->sharded_state, .bucket_bytes = 600};
-    r.optim = wf_mesh_multi_node_with(r.p.mesh, wf_adam(r.p.model, (wf_adam_opts){.lr = 0.02}), opts);
+    r.optim = wf_mesh_multi_node(r.p.mesh, wf_adam(r.p.model, (wf_adam_opts){.lr = 0.02}), opts);
     WF_EXPECT(r.optim, "%s", wf_error_trail());
     batch_open(r.p.mesh, WF_SHAPE(SAMPLES, PARTS_IN), PARTS_CLASSES, &r.x, &r.labels);
     return r;

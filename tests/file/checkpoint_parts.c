@@ -96,7 +96,7 @@ static trained open_form(const form *f, wf_comm *over, const char *name)
     trained t = {.p = parts_open(f, over, norms), .tape = wf_tape_new(ctx)};
     const wf_multi_node_opts opts = {
         .shard_optimizer = f->sharded_state, .bucket_bytes = 600, .double_buffering = buffered && !f->sharded_state};
-    t.optim = wf_mesh_multi_node_with(t.p.mesh, wf_adam(t.p.model, (wf_adam_opts){.lr = 0.02}), opts);
+    t.optim = wf_mesh_multi_node(t.p.mesh, wf_adam(t.p.model, (wf_adam_opts){.lr = 0.02}), opts);
     WF_EXPECT(t.optim, "%s: %s", f->name, wf_error_trail());
     t.saves = open_saves(&t, name, (wf_checkpoint_opts){.mesh = t.p.mesh, .async = norms});
     batch_open(t.p.mesh, WF_SHAPE(SAMPLES, PARTS_IN), PARTS_CLASSES, &t.x, &t.labels);

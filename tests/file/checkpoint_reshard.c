@@ -43,8 +43,8 @@ static trained open_form(const form *f, wf_comm *over, const char *name)
     t.model = wf_layer_named(wf_module(ctx, forward, NULL), "net");
     wf_module_add(t.model, "conv", wf_channel_conv2d(t.mesh, conv));
     wf_module_add(t.model, "fc", wf_channel_linear(t.mesh, fc));
-    t.optim = wf_mesh_multi_node_with(t.mesh, wf_sgd(t.model, (wf_sgd_opts){.lr = 0.1, .momentum = 0.9}),
-                                      (wf_multi_node_opts){.shard_optimizer = f->sharded_state, .bucket_bytes = 600});
+    t.optim = wf_mesh_multi_node(t.mesh, wf_sgd(t.model, (wf_sgd_opts){.lr = 0.1, .momentum = 0.9}),
+                                 (wf_multi_node_opts){.shard_optimizer = f->sharded_state, .bucket_bytes = 600});
     t.saves = wf_checkpoint_open(over, in_folder(name), (wf_checkpoint_opts){.mesh = t.mesh});
     WF_EXPECT(t.optim && t.saves, "%s: %s", f->name, wf_error_trail());
     WF_EXPECT_OK(wf_checkpoint_add_model(t.saves, "model", t.model));

@@ -64,7 +64,7 @@ static void open_run(run *r, const form *f, wf_comm *over, const char *name, int
     *r = (run){.p = parts_open(f, over, false), .tape = wf_tape_new(ctx)};
     r->optim = wf_lr_schedule(wf_adam(r->p.model, (wf_adam_opts){.lr = 0.02}),
                               (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = 2, .total = 50});
-    r->optim = wf_mesh_multi_node_with(r->p.mesh, r->optim, (wf_multi_node_opts){.shard_optimizer = f->sharded_state});
+    r->optim = wf_mesh_multi_node(r->p.mesh, r->optim, (wf_multi_node_opts){.shard_optimizer = f->sharded_state});
     r->ema = wf_ema_new(r->p.model, (wf_ema_opts){.decay = 0.8, .warm_up = true});
     r->batches = batches_of(r->p.mesh);
     r->trainer = wf_trainer_new(

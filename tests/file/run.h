@@ -59,7 +59,7 @@ static inline wf_optim *run_optim(const run *r)
     optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .warmup = 4, .total = 40, .end = 0.1});
     if (optim && w->scales)
         WF_EXPECT_OK(wf_optim_scale_loss(optim, (wf_loss_scale_opts){.init = 0x1p24, .interval = 3}));
-    return r->mesh ? wf_mesh_multi_node_with(r->mesh, optim, w->opts) : wf_multi_node_with(r->comm, optim, w->opts);
+    return r->mesh ? wf_mesh_multi_node(r->mesh, optim, w->opts) : wf_multi_node(r->comm, optim, w->opts);
 }
 
 /* 53 samples: no number of ranks divides them, and an epoch is a few batches. */

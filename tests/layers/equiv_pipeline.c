@@ -126,7 +126,7 @@ static void run_steps(const sample *s, test_rng *rng)
     wf_optim *local = optim_new(serial, s);
     wf_pipeline *pipe = pipeline_new(s);
     WF_EXPECT(pipe, "%s: %s", text_of(s), wf_error_trail());
-    wf_optim *optim = wf_mesh_multi_node(on.mesh, optim_new(wf_pipeline_model(pipe), s));
+    wf_optim *optim = wf_mesh_multi_node(on.mesh, optim_new(wf_pipeline_model(pipe), s), (wf_multi_node_opts){0});
     WF_EXPECT(optim, "%s: %s", text_of(s), wf_error_trail());
     wf_tape *tape = wf_tape_new(on.ctx), *own[2] = {wf_tape_new(on.ctx), wf_tape_new(on.ctx)};
     for (int step = 0; step < STEPS && optim; step++) {

@@ -99,7 +99,8 @@ static void overflow(void)
     wf_layer *model = wf_layer_named(wf_sequential(on.ctx, WF_LAYERS(dense(IN, WIDTH), dense(WIDTH, CLASSES))), "net");
     wf_pipeline *pipe = wf_pipeline_new(
         on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2, .layers = layers});
-    wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}));
+    wf_optim *optim =
+        wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     WF_EXPECT_OK(wf_optim_scale_loss(optim, (wf_loss_scale_opts){.init = 8}));
     wf_tape *tape = wf_tape_new(on.ctx);
     batch b = {.n = 4};

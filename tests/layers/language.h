@@ -42,7 +42,7 @@ static language language_open(const wf_mesh *mesh, bool rotary)
         l.model = wf_pipeline_model(l.pipe);
     }
     wf_optim *sgd = wf_sgd(l.model, (wf_sgd_opts){.lr = 0.5, .momentum = 0.9});
-    l.optim = mesh ? wf_mesh_multi_node(mesh, sgd) : sgd;
+    l.optim = mesh ? wf_mesh_multi_node(mesh, sgd, (wf_multi_node_opts){0}) : sgd;
     WF_EXPECT(l.optim, "%s", wf_error_message());
     return l;
 }

@@ -152,7 +152,8 @@ static void own_chains(void)
         wf_pipeline_new(on.mesh, model_of_own_chains(),
                         (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 3, .layers = layers});
     WF_EXPECT(pipe && wf_pipeline_cuts(pipe, &parts) && parts == size, "%s", wf_error_trail());
-    wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 0.1})),
+    wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 0.1}),
+                                         (wf_multi_node_opts){0}),
              *local = wf_sgd(serial, (wf_sgd_opts){.lr = 0.1});
     wf_tape *tape = wf_tape_new(on.ctx);
     for (int step = 0; step < 3 && optim; step++) {

@@ -371,7 +371,8 @@ static void run_weightless(const weightless *w)
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, shared_norm_model(wf_mesh_comm(on.mesh, WF_AXIS_BIT(WF_AXIS_DATA))),
                                         (wf_pipeline_opts){.loss = ignoring, .chunks = w->chunks});
     WF_EXPECT(pipe, "%s", wf_error_message());
-    wf_optim *optim[2] = {wf_sgd(serial, sgd), wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), sgd))};
+    wf_optim *optim[2] = {wf_sgd(serial, sgd),
+                          wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), sgd), (wf_multi_node_opts){0})};
     wf_tape *tape[2] = {wf_tape_new(on.ctx), wf_tape_new(on.ctx)};
     if (w->scales)
         WF_EXPECT_OK(wf_optim_scale_loss(optim[1], (wf_loss_scale_opts){.init = 4096}));

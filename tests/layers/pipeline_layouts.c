@@ -297,7 +297,8 @@ static bool run_sample(const sample *s, test_rng *rng)
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, model, s->opts);
     WF_EXPECT(pipe, "%s: %s", text_of(s), wf_error_trail());
     const wf_sgd_opts sgd = {.lr = 0.5};
-    wf_optim *optim[2] = {wf_sgd(serial, sgd), wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), sgd))};
+    wf_optim *optim[2] = {wf_sgd(serial, sgd),
+                          wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), sgd), (wf_multi_node_opts){0})};
     wf_tape *tape[2] = {wf_tape_new(on.ctx), wf_tape_new(on.ctx)};
     bool good = pipe && optim[1];
     for (int step = 0; step < STEPS && good; step++)

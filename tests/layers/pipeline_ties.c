@@ -42,7 +42,8 @@ static void freeze(int on_one, int size)
         WF_EXPECT_OK(wf_param_set_trainable(wf_layer_param(model, "0/W"), false));
     wf_pipeline *pipe =
         wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2});
-    wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}));
+    wf_optim *optim =
+        wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     wf_tape *tape = wf_tape_new(on.ctx);
     const batch b = {.n = 4};
     wf_tensor *x = x_of(&b, WF_F32, 0, 4), *labels = labels_of(&b, 0, 4);
@@ -93,7 +94,8 @@ static void part(int every, bool first, int size)
     wf_pipeline *pipe =
         wf_pipeline_new(on.mesh, tied_model(size),
                         (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2, .compare_every = every});
-    wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}));
+    wf_optim *optim =
+        wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     wf_tape *tape = wf_tape_new(on.ctx);
     const batch b = {.n = 4};
     wf_tensor *x = x_of(&b, WF_F32, 0, 4), *labels = labels_of(&b, 0, 4);
@@ -152,8 +154,8 @@ static void sharded_norms(void)
                                                            .chunks = 2,
                                                            .layers = stages == 2 ? (int[]){2, 2} : (int[]){4},
                                                            .compare_every = 1});
-    wf_optim *optim = wf_mesh_multi_node_with(on.mesh, wf_lamb(wf_pipeline_model(pipe), (wf_lamb_opts){.lr = 0.1}),
-                                              (wf_multi_node_opts){.shard_optimizer = true});
+    wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_lamb(wf_pipeline_model(pipe), (wf_lamb_opts){.lr = 0.1}),
+                                         (wf_multi_node_opts){.shard_optimizer = true});
     wf_tape *tape = wf_tape_new(on.ctx);
     for (int step = 0; step < 8; step++) {
         const batch b = batch_of(&rng, 4);

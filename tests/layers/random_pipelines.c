@@ -401,7 +401,7 @@ static void refuse_optim(wf_multi_node_opts opts, bool scales)
     wf_layer *model = wf_layer_named(dense(IN, CLASSES), "net");
     wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = 0.1});
     opts.reduce_user = &sums;
-    optim = wf_mesh_multi_node_with(on.mesh, optim, opts);
+    optim = wf_mesh_multi_node(on.mesh, optim, opts);
     if (scales && optim)
         WF_EXPECT_ERROR(wf_ctx_dtype(on.ctx) == WF_F64 ? WF_ERR_DTYPE : WF_ERR_ARGUMENT,
                         wf_optim_scale_loss(optim, (wf_loss_scale_opts){0}));

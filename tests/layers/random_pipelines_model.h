@@ -297,7 +297,7 @@ static inline wf_optim *multi_node_optim_of(const plan *p, wf_layer *model, int6
         opts.reduce = sum_halves;
         opts.reduce_user = sums;
     }
-    wf_optim *optim = wf_mesh_multi_node_with(on.mesh, optim_of(p, model), opts);
+    wf_optim *optim = wf_mesh_multi_node(on.mesh, optim_of(p, model), opts);
     WF_EXPECT(optim, "%s: %s", p->text, wf_error_message());
     return optim;
 }

@@ -211,7 +211,7 @@ static wf_optim *optim_new(const training *t, wf_layer *net)
                                      .grad_dtype = t->grad_dtype,
                                      .compare_every = 1};
     wf_optim *sgd = wf_sgd(net, (wf_sgd_opts){.lr = 0.05, .momentum = 0.9});
-    sgd = t->spatial ? wf_mesh_multi_node_with(run.mesh, sgd, opts) : wf_multi_node_with(run.comm, sgd, opts);
+    sgd = t->spatial ? wf_mesh_multi_node(run.mesh, sgd, opts) : wf_multi_node(run.comm, sgd, opts);
     WF_EXPECT(sgd, "%s", wf_error_trail());
     return sgd;
 }
@@ -495,7 +495,7 @@ static void ranks_differ(void)
     open_run("ref", WF_F64);
     between b = {0};
     wf_layer *net = net_new(&b, wf_comm_rank(run.comm) == 0 ? BLOCKS : CHAINS, false);
-    wf_optim *optim = wf_multi_node(run.comm, wf_sgd(net, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *optim = wf_multi_node(run.comm, wf_sgd(net, (wf_sgd_opts){.lr = 0.1}), (wf_multi_node_opts){0});
     const bool alone = wf_comm_size(run.comm) == 1;
     WF_EXPECT(alone ? optim != NULL : !optim && strstr(wf_error_message(), "recomputed in"), "%s", wf_error_message());
     wf_error_clear();

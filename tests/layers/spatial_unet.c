@@ -190,7 +190,8 @@ static void train(wf_mesh_opts grid, bool classify)
     wf_layer *serial = classify ? classifier(NULL) : unet(NULL), *model = classify ? classifier(mesh) : unet(mesh);
     WF_EXPECT(wf_layer_named(model, "net") && wf_layer_named(serial, "net"), "%s", wf_error_message());
     wf_optim *reference = wf_sgd(serial, (wf_sgd_opts){.lr = 0.3, .momentum = 0.9});
-    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(model, (wf_sgd_opts){.lr = 0.3, .momentum = 0.9}));
+    wf_optim *optim =
+        wf_mesh_multi_node(mesh, wf_sgd(model, (wf_sgd_opts){.lr = 0.3, .momentum = 0.9}), (wf_multi_node_opts){0});
     WF_EXPECT(reference && optim, "%s: %s", name, wf_error_trail());
     for (int i = 0; i < STEPS && reference && optim; i++) {
         const double should = step(serial, reference, NULL, classify, i), seen = step(model, optim, mesh, classify, i);

@@ -130,7 +130,7 @@ static void multi_node_with(const char *what, bool sync, wf_multi_node_opts opts
     wf_layer *net = net_new(ctx);
     if (sync)
         WF_EXPECT_OK(wf_to_sync_batchnorm(net, comm));
-    wf_optim *optim = wf_multi_node_with(comm, wf_adam(net, (wf_adam_opts){0}), opts);
+    wf_optim *optim = wf_multi_node(comm, wf_adam(net, (wf_adam_opts){0}), opts);
     loop(what, ctx, net, optim);
     wf_optim_free(optim);
     wf_layer_free(net);
@@ -176,7 +176,7 @@ static void channel_parallel(void)
     wf_layer *last = wf_channel_linear(mesh, (wf_linear_opts){.in = 16 * 16, .out = 5, .replicate = true});
     wf_layer *net = wf_sequential(
         ctx, WF_LAYERS(conv, norm, wf_lambda(ctx, wf_relu), groups, down, wf_lambda(ctx, wf_flatten), last));
-    wf_optim *optim = wf_mesh_multi_node(mesh, wf_lamb(net, (wf_lamb_opts){0}));
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_lamb(net, (wf_lamb_opts){0}), (wf_multi_node_opts){0});
     WF_EXPECT_OK(wf_optim_clip_norm(optim, 1));
     loop("channel-parallel", ctx, net, optim);
     wf_optim_free(optim);
@@ -194,7 +194,7 @@ static void steady_on_mesh(const char *what, wf_ctx_opts opts)
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_layer *net = net_new(ctx);
     WF_EXPECT_OK(wf_parallelize(net, mesh, WF_PARALLEL_CHANNEL | WF_PARALLEL_SPATIAL));
-    wf_optim *optim = wf_mesh_multi_node(mesh, wf_adam(net, (wf_adam_opts){0}));
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_adam(net, (wf_adam_opts){0}), (wf_multi_node_opts){0});
     if (opts.compute)
         WF_EXPECT_OK(wf_optim_scale_loss(optim, (wf_loss_scale_opts){.interval = 2}));
     loop(what, ctx, net, optim);

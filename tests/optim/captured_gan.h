@@ -93,7 +93,7 @@ static inline wf_optim *scheduled(gan *g, wf_optim *optim)
     if (gan_computes == WF_F16)
         WF_EXPECT_OK(wf_optim_scale_loss(
             optim, (wf_loss_scale_opts){.init = 0x1p40, .backoff = 0x1p-5, .growth = 0x1p10, .interval = 2}));
-    return g->comm ? wf_multi_node_with(g->comm, optim, (wf_multi_node_opts){.grad_dtype = gan_grad_dtype}) : optim;
+    return g->comm ? wf_multi_node(g->comm, optim, (wf_multi_node_opts){.grad_dtype = gan_grad_dtype}) : optim;
 }
 
 static inline void gan_fill(gan *g)

@@ -88,7 +88,8 @@ static training training_new(const way *w)
                                                 .recompute = w->recompute,
                                                 .deferred_batchnorm = w->deferred});
     WF_EXPECT(t.pipe, "%s", wf_error_trail());
-    t.optim = wf_mesh_multi_node(on.mesh, wf_adam(wf_pipeline_model(t.pipe), (wf_adam_opts){.lr = 1e-2}));
+    t.optim = wf_mesh_multi_node(on.mesh, wf_adam(wf_pipeline_model(t.pipe), (wf_adam_opts){.lr = 1e-2}),
+                                 (wf_multi_node_opts){0});
     t.x = wf_tensor_new(on.ctx, WF_F32, WF_SHAPE(ROWS, IN));
     t.labels = wf_tensor_new(on.ctx, WF_I64, WF_SHAPE(ROWS));
     WF_EXPECT(t.optim && t.x && t.labels, "%s", wf_error_trail());

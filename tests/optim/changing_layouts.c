@@ -51,7 +51,7 @@ static pair pair_open(wf_mesh_opts opts, wf_shape shape, wf_layer *(*layer_new)(
     p.serial = layer_new(p.b.ctx);
     same_name(p.mine, p.serial);
     WF_EXPECT_OK(wf_parallelize(p.mine, p.b.mesh, WF_PARALLEL_SPATIAL | WF_PARALLEL_SYNC_BN));
-    p.optim = wf_mesh_multi_node_with(p.b.mesh, wf_sgd(p.mine, (wf_sgd_opts){.lr = 0.5}), how);
+    p.optim = wf_mesh_multi_node(p.b.mesh, wf_sgd(p.mine, (wf_sgd_opts){.lr = 0.5}), how);
     p.reference = wf_sgd(p.serial, (wf_sgd_opts){.lr = 0.5});
     WF_EXPECT(p.optim, "no optimizer: %s", wf_error_message());
     WF_EXPECT_OK(wf_mesh_layout_activation(p.b.mesh, shape, &layout));

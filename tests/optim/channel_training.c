@@ -58,7 +58,8 @@ static void trainer_open(trainer *t, const char *device, wf_dtype dtype, wf_mesh
     t->serial = serial_new(&t->b, what);
     WF_EXPECT(t->mine && t->serial, "no model: %s", wf_error_message());
     same_name(t->mine, t->serial);
-    t->optim = wf_mesh_multi_node(t->b.mesh, lamb ? wf_lamb(t->mine, layerwise) : wf_sgd(t->mine, sgd));
+    t->optim = wf_mesh_multi_node(t->b.mesh, lamb ? wf_lamb(t->mine, layerwise) : wf_sgd(t->mine, sgd),
+                                  (wf_multi_node_opts){0});
     t->reference = lamb ? wf_lamb(t->serial, layerwise) : wf_sgd(t->serial, sgd);
     WF_EXPECT(t->optim, "no optimizer: %s", wf_error_message());
     wf_block(N, wf_mesh_size(t->b.mesh, WF_AXIS_DATA), wf_mesh_rank(t->b.mesh, WF_AXIS_DATA), &t->lo, &t->hi);
@@ -169,7 +170,7 @@ static void axes_of_the_first_step(void)
                                                       wf_global_avg_pool(b.ctx), wf_linear(b.ctx, fully)));
     WF_EXPECT(mine && serial, "no model: %s", wf_error_message());
     same_name(mine, serial);
-    wf_optim *optim = wf_mesh_multi_node(b.mesh, wf_sgd(mine, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *optim = wf_mesh_multi_node(b.mesh, wf_sgd(mine, (wf_sgd_opts){.lr = 0.1}), (wf_multi_node_opts){0});
     wf_optim *reference = wf_sgd(serial, (wf_sgd_opts){.lr = 0.1});
     WF_EXPECT_OK(wf_mesh_layout_activation(b.mesh, shape, &layout));
     wf_tensor *x = tensor_of(&b, whole, layout), *all = wf_tensor_new(b.ctx, WF_F32, shape);
@@ -222,7 +223,7 @@ static void needs_the_mesh(void)
     fixture b = fixture_of_channels("ref", WF_F64);
     WF_EXPECT_OK(wf_barrier(b.comm)); /* else the failure below may end a rank that still opens its mesh */
     wf_layer *model = wf_channel_linear(b.mesh, (wf_linear_opts){.in = 6, .out = 6});
-    wf_optim *optim = wf_multi_node(b.comm, wf_sgd(model, (wf_sgd_opts){0}));
+    wf_optim *optim = wf_multi_node(b.comm, wf_sgd(model, (wf_sgd_opts){0}), (wf_multi_node_opts){0});
     if (b.size > 1)
         WF_EXPECT(!optim && wf_error_code() == WF_ERR_UNSUPPORTED && strstr(wf_error_message(), "wf_mesh_multi_node"),
                   "wf_multi_node takes parts of parameters: %s", wf_error_message());
@@ -243,7 +244,7 @@ static void broadcast(void)
     WF_EXPECT_OK(wf_tensor_fill(wf_param_value(wf_layer_param(whole, "W")), b.rank + 1));
     WF_EXPECT_OK(wf_tensor_fill(wf_param_value(wf_layer_param(cut, "W")), b.rank + 1));
     wf_layer *model = wf_sequential(b.ctx, WF_LAYERS(whole, cut));
-    wf_optim *optim = wf_mesh_multi_node(b.mesh, wf_sgd(model, (wf_sgd_opts){0}));
+    wf_optim *optim = wf_mesh_multi_node(b.mesh, wf_sgd(model, (wf_sgd_opts){0}), (wf_multi_node_opts){0});
     WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
     double value[36];
     values_get(wf_param_value(wf_layer_param(whole, "W")), value);

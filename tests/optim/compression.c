@@ -58,7 +58,7 @@ static fixture open_fixture(wf_shape shape, wf_multi_node_opts opts)
     f.model = wf_layer_new(ctx, &kind, 0);
     wf_param *w = wf_layer_add_param(f.model, "w", (wf_param_opts){.dtype = WF_F32, .shape = shape});
     WF_EXPECT_OK(wf_tensor_fill(wf_param_value(w), 0));
-    f.optim = wf_multi_node_with(comm, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}), opts);
+    f.optim = wf_multi_node(comm, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}), opts);
     WF_EXPECT(f.optim, "no optimizer: %s", wf_error_message());
     return f;
 }
@@ -230,7 +230,7 @@ static double trained(const char *text)
         wf_sequential(ctx, WF_LAYERS(wf_linear(ctx, (wf_linear_opts){.in = IN, .out = HIDDEN}), wf_lambda(ctx, wf_relu),
                                      wf_linear(ctx, (wf_linear_opts){.in = HIDDEN, .out = CLASSES})));
     wf_optim *optim =
-        wf_multi_node_with(comm, wf_sgd(net, (wf_sgd_opts){.lr = 0.1, .momentum = 0.9}), compression_opts(c, plain));
+        wf_multi_node(comm, wf_sgd(net, (wf_sgd_opts){.lr = 0.1, .momentum = 0.9}), compression_opts(c, plain));
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(BATCH, IN)),
               *labels = wf_tensor_new(ctx, WF_I64, WF_SHAPE(BATCH));
@@ -345,7 +345,7 @@ static void expect_refused(wf_multi_node_opts opts, const char *why)
 {
     open_comm("flat");
     wf_layer *net = wf_linear(ctx, (wf_linear_opts){.in = 3, .out = 2});
-    wf_optim *optim = wf_multi_node_with(comm, wf_sgd(net, (wf_sgd_opts){.lr = 1}), opts);
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(net, (wf_sgd_opts){.lr = 1}), opts);
     WF_EXPECT(!optim && strstr(wf_error_message(), why), "'%s' does not say '%s'", wf_error_message(), why);
     wf_error_clear();
     wf_optim_free(optim);

@@ -54,7 +54,7 @@ static void train_averaged(const wf_mesh *mesh, wf_multi_node_opts how, wf_ema_o
     wf_layer *net = net_new(mesh);
     wf_optim *optim = wf_sgd(net, (wf_sgd_opts){.lr = 0.1, .momentum = 0.9});
     wf_ema *ema = wf_ema_new(net, opts); /* before ranks are made equal: the first update comes after that */
-    optim = mesh ? wf_mesh_multi_node_with(mesh, optim, how) : wf_multi_node_with(comm, optim, how);
+    optim = mesh ? wf_mesh_multi_node(mesh, optim, how) : wf_multi_node(comm, optim, how);
     wf_tape *tape = wf_tape_new(ctx);
     const net_batch batch = net_batch_new();
     double *average = NULL;
@@ -109,7 +109,7 @@ static void swaps(void)
     open_comm("flat", "cpu", WF_F32);
     WF_EXPECT_OK(wf_ctx_set_compute(ctx, WF_BF16));
     wf_layer *net = net_new(NULL);
-    wf_optim *optim = wf_multi_node(comm, wf_sgd(net, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(net, (wf_sgd_opts){.lr = 0.1}), (wf_multi_node_opts){0});
     wf_ema *ema = wf_ema_new(net, (wf_ema_opts){.decay = 0.5});
     wf_tape *tape = wf_tape_new(ctx);
     const net_batch batch = net_batch_new();

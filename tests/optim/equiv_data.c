@@ -72,7 +72,7 @@ static run *run_open(const setting *s)
     r->size = wf_comm_size(r->comm);
     r->model = net_new(r->ctx);
     r->serial = net_new(r->ctx);
-    r->optim = wf_multi_node(r->comm, wf_sgd(r->model, sgd));
+    r->optim = wf_multi_node(r->comm, wf_sgd(r->model, sgd), (wf_multi_node_opts){0});
     WF_EXPECT(r->optim, "no optimizer: %s", wf_error_message());
     r->reference = wf_sgd(r->serial, sgd);
     copy_values(r->serial, r->model);

@@ -78,7 +78,7 @@ static wf_optim *optim_of(wf_layer *model, const way *w)
     wf_optim *local = w->lars
                           ? wf_lars(model, (wf_lars_opts){.lr = 0.05, .weight_decay = decay, .nesterov = w->nesterov})
                           : wf_lamb(model, opts);
-    wf_optim *optim = wf_multi_node_with(comm, local, w->opts);
+    wf_optim *optim = wf_multi_node(comm, local, w->opts);
     WF_EXPECT(optim, "%s", wf_error_message());
     WF_EXPECT_OK(wf_optim_clip_norm(optim, w->clip));
     return optim;
@@ -260,7 +260,7 @@ static void own_rule(void)
     for (int sharded = 0; sharded < 2; sharded++) {
         wf_layer *model = pair_new();
         const wf_multi_node_opts opts = {.shard_optimizer = sharded};
-        wf_optim *optim = wf_multi_node_with(comm, averaged_sgd(model, 0.75, &freed), opts);
+        wf_optim *optim = wf_multi_node(comm, averaged_sgd(model, 0.75, &freed), opts);
         wf_archive *archive = wf_archive_memory(ctx);
         wf_tensor *mean = wf_tensor_new(ctx, WF_F64, WF_SHAPE(VECTOR));
         double p[ALL], average_of[ALL] = {0}, seen[VECTOR];
@@ -294,7 +294,8 @@ static void other_options(void)
     int freed = 0;
     open_comm("flat", "ref", WF_F64);
     wf_layer *model = pair_new();
-    wf_optim *optim = wf_multi_node(comm, averaged_sgd(model, rank == size - 1 ? 0.5 : 0.75, &freed));
+    wf_optim *optim =
+        wf_multi_node(comm, averaged_sgd(model, rank == size - 1 ? 0.5 : 0.75, &freed), (wf_multi_node_opts){0});
     WF_EXPECT(!optim == (size > 1), "options that differ: %s", wf_error_message());
     WF_EXPECT(optim || strstr(wf_error_message(), "averaged that keeps 0.5"), "'%s'", wf_error_message());
     wf_error_clear();

@@ -162,7 +162,7 @@ static void other_options(void)
         wf_layer *layer = cases[i].make(mesh, run.rank == run.size - 1);
         wf_layer *model = wf_sequential(run.ctx, WF_LAYERS(layer, kinds(mesh, false)));
         WF_EXPECT(model, "%s: %s", cases[i].what, wf_error_message());
-        wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(model, (wf_sgd_opts){.lr = 1}));
+        wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
         refused(cases[i].what, optim, WF_ERR_COMM, cases[i].first, cases[i].second);
         wf_layer_free(model);
         WF_EXPECT_OK(wf_barrier(run.comm)); /* it lives on */
@@ -180,7 +180,7 @@ static void readable(void)
     const wf_conv_opts o = {.in = 2, .out = 2, .kernel = 3};
     wf_layer *layer = run.rank == 0 ? wf_spatial_conv2d(mesh, o) : wf_conv2d(run.ctx, o);
     layer->options[0] = '\0';
-    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(layer, (wf_sgd_opts){.lr = 1}));
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(layer, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     if (run.size > 1)
         refused("axes", optim, WF_ERR_COMM, "spatial_conv", "the same options on all ranks");
     wf_optim_free(optim);
@@ -423,7 +423,7 @@ static void other_batches(void)
     const bool last = run.rank == run.size - 1;
     const int64_t own = 2 + last, lo = run.rank * own, global = run.size * own;
     wf_layer *layer = wf_linear(run.ctx, (wf_linear_opts){.in = 4, .out = 2});
-    wf_optim *optim = wf_multi_node(run.comm, wf_sgd(layer, (wf_sgd_opts){0}));
+    wf_optim *optim = wf_multi_node(run.comm, wf_sgd(layer, (wf_sgd_opts){0}), (wf_multi_node_opts){0});
     wf_tensor *x = wf_tensor_new(run.ctx, WF_F32, WF_SHAPE(own, 4));
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     WF_EXPECT_OK(wf_tensor_set_layout(x, wf_layout_batch(wf_comm_mesh(run.comm), WF_SHAPE(global, 4), lo, lo + own)));

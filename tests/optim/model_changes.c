@@ -46,7 +46,7 @@ static run run_open(int kind)
     r.size = wf_comm_size(r.comm);
     r.model = wf_sequential(
         r.ctx, WF_LAYERS(wf_linear(r.ctx, (wf_linear_opts){.in = IN, .out = WIDTH}), wf_lambda(r.ctx, wf_relu)));
-    r.optim = wf_multi_node_with(r.comm, wf_adam(r.model, (wf_adam_opts){.lr = 0.02}), options(kind));
+    r.optim = wf_multi_node(r.comm, wf_adam(r.model, (wf_adam_opts){.lr = 0.02}), options(kind));
     WF_EXPECT(r.optim, "no optimizer: %s", wf_error_trail());
     r.tape = wf_tape_new(r.ctx);
     return r;

@@ -119,7 +119,7 @@ static wf_optim *optimizer(const program *p, wf_layer *model, double lr)
 {
     wf_optim *one =
         now->adam ? wf_adam(model, (wf_adam_opts){.lr = lr}) : wf_sgd(model, (wf_sgd_opts){.lr = lr, .momentum = 0.9});
-    wf_optim *all = p->mesh ? wf_mesh_multi_node(p->mesh, one) : one;
+    wf_optim *all = p->mesh ? wf_mesh_multi_node(p->mesh, one, (wf_multi_node_opts){0}) : one;
     WF_EXPECT(all, "no optimizer: %s", wf_error_message());
     return all;
 }

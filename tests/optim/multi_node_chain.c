@@ -297,7 +297,7 @@ static void side_by_side(void)
         rank %= 2;
         topology_of(CROSS, 2, true, &all);
         both b = both_open(&all, "side by side");
-        wf_optim *optim = wf_multi_node(data, wf_sgd(b.chain, (wf_sgd_opts){.lr = 0.2}));
+        wf_optim *optim = wf_multi_node(data, wf_sgd(b.chain, (wf_sgd_opts){.lr = 0.2}), (wf_multi_node_opts){0});
         wf_optim *theirs = wf_sgd(b.serial.net, (wf_sgd_opts){.lr = 0.2});
         for (int t = 0; t < STEPS; t++) {
             wf_var *mine, *other, *ends[2], *loss = forward(&b, 3, 10 * t + pair, &mine);

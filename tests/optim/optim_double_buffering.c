@@ -209,7 +209,7 @@ static void misuse(void)
     close_models();
     open_models("flat", twice);
     const wf_multi_node_opts wrong = {.double_buffering = true, .shard_optimizer = true};
-    WF_EXPECT(!wf_multi_node_with(comm, wf_sgd(whole_model, (wf_sgd_opts){.lr = 1}), wrong), "both were taken");
+    WF_EXPECT(!wf_multi_node(comm, wf_sgd(whole_model, (wf_sgd_opts){.lr = 1}), wrong), "both were taken");
     WF_EXPECT(strstr(wf_error_message(), "neither with shard_optimizer"), "'%s'", wf_error_message());
     wf_error_clear();
     close_models();

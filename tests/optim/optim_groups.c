@@ -157,8 +157,8 @@ static void formula(void)
         const wf_multi_node_opts from = {.shard_optimizer = c & 1, .bucket_bytes = 700, .first_bucket_bytes = 700},
                                  to = {.shard_optimizer = c & 2};
         wf_layer *model = pair_new(), *copy = pair_new();
-        wf_optim *optim = wf_multi_node_with(comm, grouped(model, 0.5), from);
-        wf_optim *other = wf_multi_node_with(comm, grouped(copy, 0.5), to);
+        wf_optim *optim = wf_multi_node(comm, grouped(model, 0.5), from);
+        wf_optim *other = wf_multi_node(comm, grouped(copy, 0.5), to);
         wf_archive *archive = wf_archive_memory(ctx);
         double should[ALL];
         int64_t n;
@@ -212,7 +212,7 @@ static void wrong_calls(void)
     expect_refused(wf_optim_group(optim, "W", (wf_group_opts){0}), WF_ERR_ARGUMENT, "changes nothing");
     expect_refused(wf_optim_group(optim, "W", (wf_group_opts){.lr_scale = -1}), WF_ERR_ARGUMENT, "is -1");
     expect_refused(wf_optim_group(optim, "W", (wf_group_opts){.weight_decay = NAN}), WF_ERR_ARGUMENT, "is nan");
-    wf_optim *all = wf_multi_node(comm, optim);
+    wf_optim *all = wf_multi_node(comm, optim, (wf_multi_node_opts){0});
     expect_refused(wf_optim_group(all, "W", slow), WF_ERR_STATE, "before wf_multi_node");
     wf_optim_free(all);
     wf_layer_free(model);
@@ -223,7 +223,7 @@ static void other_groups(void)
 {
     open_comm("flat", "ref", WF_F64);
     wf_layer *model = pair_new();
-    wf_optim *all = wf_multi_node(comm, grouped(model, rank == size - 1 ? 0.5 : 0.25));
+    wf_optim *all = wf_multi_node(comm, grouped(model, rank == size - 1 ? 0.5 : 0.25), (wf_multi_node_opts){0});
     WF_EXPECT(!all == (size > 1), "groups that differ: %s", wf_error_message());
     WF_EXPECT(all || strstr(wf_error_message(), "\"W\" (lr_scale 0.25, weight_decay kept); on rank"), "'%s'",
               wf_error_message());
@@ -263,7 +263,7 @@ static void stages(void)
         wf_optim *optim = wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){0});
         const wf_status status = wf_optim_group(optim, c ? "7/*" : "1/W", (wf_group_opts){.lr_scale = 0.5});
         WF_EXPECT(status == (c && size == 1 ? WF_ERR_ARGUMENT : WF_OK), "%s", wf_error_message());
-        optim = wf_mesh_multi_node(mesh, optim);
+        optim = wf_mesh_multi_node(mesh, optim, (wf_multi_node_opts){0});
         WF_EXPECT(!optim == (c && size > 1), "%s", wf_error_message());
         WF_EXPECT(optim || strstr(wf_error_message(), "on any stage matches the pattern \"7/*\""), "'%s'",
                   wf_error_message());

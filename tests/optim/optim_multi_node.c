@@ -117,8 +117,7 @@ static void expect_moved(const char *what, fixture *f, double times_a, double ti
 /* Replicas are not compared, so on a device each update is queued before the host knows the trailer. */
 static wf_optim *sgd(fixture *f)
 {
-    return wf_multi_node_with(f->comm, wf_sgd(f->model, (wf_sgd_opts){.lr = 1}),
-                              (wf_multi_node_opts){.compare_every = -1});
+    return wf_multi_node(f->comm, wf_sgd(f->model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){.compare_every = -1});
 }
 
 static void expect_loss(fixture *f, const wf_var *loss, double should)
@@ -180,9 +179,9 @@ static void trailer_is_exact(void)
     for (int shards = 0; shards < 2; shards++) {
         memset(&noted, 0, sizeof noted);
         fixture f = open_fixture("notes");
-        wf_optim *optim = wf_multi_node_with(
-            f.comm, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}),
-            (wf_multi_node_opts){.bucket_bytes = 8, .first_bucket_bytes = 8, .shard_optimizer = shards});
+        wf_optim *optim =
+            wf_multi_node(f.comm, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}),
+                          (wf_multi_node_opts){.bucket_bytes = 8, .first_bucket_bytes = 8, .shard_optimizer = shards});
         WF_EXPECT_OK(wf_optim_step(optim, loss_of(&f, LOCAL, f.rank)));
         const int sums = f.size == 1 ? 0 : shards ? 1 : 2;
         WF_EXPECT(noted.sums == sums && noted.exact_sums == (sums > 0),
@@ -274,8 +273,8 @@ static void connected_before_the_first_step(void)
     fixture f = open_fixture("hierarchical");
     wf_mesh *mesh = wf_mesh_open(f.comm, (wf_mesh_opts){.height = f.size % 2 ? 1 : 2});
     wf_comm *data = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_DATA));
-    wf_optim *optim = wf_mesh_multi_node_with(mesh, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}),
-                                              (wf_multi_node_opts){.compare_every = -1});
+    wf_optim *optim =
+        wf_mesh_multi_node(mesh, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){.compare_every = -1});
     uint64_t collectives[3];
     for (int step = 0; step < 3; step++) {
         collectives[step] = wf_comm_traffic(data).collectives;
@@ -375,7 +374,7 @@ static void different_optimizers(void)
             WF_EXPECT_OK(wf_optim_clip_norm(optim, 3));
         if (what == 4 && other)
             optim = wf_lr_schedule(optim, (wf_schedule_opts){.kind = WF_SCHEDULE_STEP, .every = 2});
-        wf_optim *made = wf_multi_node(f.comm, optim);
+        wf_optim *made = wf_multi_node(f.comm, optim, (wf_multi_node_opts){0});
         WF_EXPECT((made == NULL) == (f.size > 1), "case %d: %s", what, wf_error_message());
         WF_EXPECT(made || (wf_error_code() == WF_ERR_COMM && strstr(wf_error_message(), "different optimizers") &&
                            strstr(wf_error_message(), says[what])),
@@ -534,7 +533,7 @@ static void one_rank_has_no_optimizer(void)
 {
     fixture f = open_fixture("flat");
     const double lr = f.rank == 0 ? -1 : 1;
-    wf_optim *optim = wf_multi_node(f.comm, wf_sgd(f.model, (wf_sgd_opts){.lr = lr}));
+    wf_optim *optim = wf_multi_node(f.comm, wf_sgd(f.model, (wf_sgd_opts){.lr = lr}), (wf_multi_node_opts){0});
     WF_EXPECT(!optim, "rank %d has an optimizer", f.rank);
     WF_EXPECT(strstr(wf_error_message(), "lr is -1"), "rank %d: '%s' does not name the reason", f.rank,
               wf_error_message());
@@ -551,11 +550,12 @@ static void misuse(void)
     if (f.size > 1)
         WF_EXPECT_ERROR(WF_ERR_STATE, wf_optim_step(local, loss_of(&f, SHARDED, 0)));
     wf_optim_free(local);
-    WF_EXPECT(!wf_multi_node(NULL, wf_sgd(f.model, (wf_sgd_opts){.lr = 1})), "no communicator");
+    WF_EXPECT(!wf_multi_node(NULL, wf_sgd(f.model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0}),
+              "no communicator");
     wf_error_clear();
     close_fixture(&f, optim);
     f = open_fixture("flat");
-    WF_EXPECT(!wf_multi_node(f.comm, sgd(&f)), "an optimizer was wrapped twice");
+    WF_EXPECT(!wf_multi_node(f.comm, sgd(&f), (wf_multi_node_opts){0}), "an optimizer was wrapped twice");
     WF_EXPECT(wf_error_code() == WF_ERR_ARGUMENT, "%s", wf_error_message());
     wf_error_clear();
     close_fixture(&f, NULL);

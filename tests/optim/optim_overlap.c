@@ -41,7 +41,7 @@ static double *trained_with(bool sync, wf_multi_node_opts opts, int64_t *count)
     wf_layer *net = net_new(NULL);
     if (sync)
         WF_EXPECT_OK(wf_to_sync_batchnorm(net, comm));
-    return trained(NULL, net, wf_multi_node_with(comm, wf_adam(net, (wf_adam_opts){.lr = 0.01}), opts), count);
+    return trained(NULL, net, wf_multi_node(comm, wf_adam(net, (wf_adam_opts){.lr = 0.01}), opts), count);
 }
 
 /* Running statistics of plain batch normalisation are each rank's own, the rest is not. */
@@ -97,7 +97,7 @@ static void mesh_axes(void)
             const wf_multi_node_opts opts = {.bucket_bytes = 1, .first_bucket_bytes = 1, .no_overlap = !overlap};
             wf_layer *net = net_new(mesh);
             values[overlap] =
-                trained(mesh, net, wf_mesh_multi_node_with(mesh, wf_sgd(net, (wf_sgd_opts){.lr = 0.01}), opts), &n);
+                trained(mesh, net, wf_mesh_multi_node(mesh, wf_sgd(net, (wf_sgd_opts){.lr = 0.01}), opts), &n);
         }
         WF_EXPECT(!memcmp(values[0], values[1], (size_t)n * sizeof(double)), "channel %d: other bits", channel);
         free(values[0]);
@@ -135,7 +135,7 @@ static parts parts_new(int64_t unit, double value, wf_multi_node_opts opts)
         WF_EXPECT_OK(wf_tensor_fill(p.x[i], value));
         free(zero);
     }
-    p.optim = wf_multi_node_with(comm, wf_sgd(p.model, (wf_sgd_opts){.lr = 1}), opts);
+    p.optim = wf_multi_node(comm, wf_sgd(p.model, (wf_sgd_opts){.lr = 1}), opts);
     WF_EXPECT(p.optim, "no optimizer: %s", wf_error_message());
     return p;
 }
@@ -454,7 +454,7 @@ static void expect_refused(wf_multi_node_opts opts, wf_dtype dtype, wf_status co
     comm = test_comm_open("flat", (wf_ctx_opts){.device = "ref", .dtype = dtype, .threads = 1});
     ctx = wf_comm_ctx(comm);
     wf_layer *net = net_new(NULL);
-    wf_optim *optim = wf_multi_node_with(comm, wf_sgd(net, (wf_sgd_opts){.lr = 1}), opts);
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(net, (wf_sgd_opts){.lr = 1}), opts);
     WF_EXPECT(!optim && wf_error_code() == code && strstr(wf_error_message(), text), "'%s' does not say '%s'",
               wf_error_message(), text);
     wf_error_clear();

@@ -34,7 +34,7 @@ static inline void open_models(const char *name, wf_multi_node_opts opts)
     size = wf_comm_size(comm);
     model = net_new();
     whole_model = net_new();
-    optim = wf_multi_node_with(comm, wf_sgd(model, sgd), opts);
+    optim = wf_multi_node(comm, wf_sgd(model, sgd), opts);
     whole_optim = wf_sgd(whole_model, sgd);
     WF_EXPECT(optim && whole_optim, "%s", wf_error_message());
     WF_EXPECT_OK(wf_optim_clip_norm(optim, 0.3));

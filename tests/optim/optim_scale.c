@@ -39,7 +39,7 @@ static trained trained_new(const way *w, bool scales)
     if (scales)
         WF_EXPECT_OK(wf_optim_scale_loss(t.optim, w->scale));
     if (!w->local)
-        t.optim = wf_multi_node_with(comm, t.optim, w->opts);
+        t.optim = wf_multi_node(comm, t.optim, w->opts);
     WF_EXPECT(t.optim, "%s", wf_error_trail());
     if (w->clip > 0)
         WF_EXPECT_OK(wf_optim_clip_norm(t.optim, w->clip));

@@ -64,8 +64,8 @@ static double *trained(const way *w, int64_t *count)
 {
     wf_layer *net = net_new(w->mesh);
     wf_tensor *handle = wf_param_value(param_of(net, 0));
-    wf_optim *optim = w->mesh ? wf_mesh_multi_node_with(w->mesh, optim_new(net, w->kind), w->opts)
-                              : wf_multi_node_with(comm, optim_new(net, w->kind), w->opts);
+    wf_optim *optim = w->mesh ? wf_mesh_multi_node(w->mesh, optim_new(net, w->kind), w->opts)
+                              : wf_multi_node(comm, optim_new(net, w->kind), w->opts);
     WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
     WF_EXPECT_OK(wf_optim_clip_norm(optim, w->clip));
     start_alike(net);
@@ -150,7 +150,7 @@ static void mesh_axes(void)
 
 static wf_optim *sharded(wf_layer *net, int kind)
 {
-    wf_optim *optim = wf_multi_node_with(comm, optim_new(net, kind), (wf_multi_node_opts){.shard_optimizer = true});
+    wf_optim *optim = wf_multi_node(comm, optim_new(net, kind), (wf_multi_node_opts){.shard_optimizer = true});
     WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
     return optim;
 }
@@ -246,7 +246,7 @@ static void tiny(void)
 static wf_optim *of_form(wf_comm *on, wf_layer *net, int kind, bool is_sharded)
 {
     const wf_multi_node_opts opts = {.bucket_bytes = 900, .shard_optimizer = is_sharded};
-    wf_optim *optim = wf_multi_node_with(on, optim_new(net, kind), opts);
+    wf_optim *optim = wf_multi_node(on, optim_new(net, kind), opts);
     WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
     return optim;
 }

@@ -324,7 +324,7 @@ static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *los
         model = wf_pipeline_model(pipe);
     }
     wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = 0.5});
-    optim = mesh ? wf_mesh_multi_node_with(mesh, optim, wf_training_plan_multi_node(plan)) : optim;
+    optim = mesh ? wf_mesh_multi_node(mesh, optim, wf_training_plan_multi_node(plan)) : optim;
     wf_tape *tape = wf_tape_new(ctx);
     WF_EXPECT_OK(wf_profile_begin(ctx, 0));
     wf_profile *profile = ctx->profile;

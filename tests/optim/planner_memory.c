@@ -133,7 +133,7 @@ static double peak_of(const wf_training_plan *plan)
     (void)wf_pool_mark(ctx);
     wf_layer *model = model_new();
     WF_EXPECT_OK(wf_training_plan_apply(plan, mesh, model, false));
-    wf_optim *optim = wf_mesh_multi_node_with(mesh, optim_new(model), wf_training_plan_multi_node(plan));
+    wf_optim *optim = wf_mesh_multi_node(mesh, optim_new(model), wf_training_plan_multi_node(plan));
     train(mesh, model, optim);
     double peak = (double)(wf_pool_mark(ctx) - before);
     wf_optim_free(optim);

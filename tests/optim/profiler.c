@@ -74,7 +74,7 @@ static void counts(void)
 {
     const wf_kernels *before = ctx->k;
     wf_layer *model = model_new();
-    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}), (wf_multi_node_opts){0});
     wf_iter *iter = batches_new();
     wf_tape *tape = wf_tape_new(ctx);
     train(model, optim, iter, tape);
@@ -238,7 +238,7 @@ static line_sums line_sums_of(const char *path, const char *kind, int of)
 static void timeline_of_steps(void)
 {
     wf_layer *model = model_new();
-    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *optim = wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}), (wf_multi_node_opts){0});
     wf_iter *iter = batches_new();
     wf_tape *tape = wf_tape_new(ctx);
     char path[256], command[512];

@@ -351,7 +351,7 @@ static wf_optim *program_optim(program *r)
         opts.reduce = sum_halves;
         opts.reduce_user = &r->sums;
     }
-    return r->comm ? wf_mesh_multi_node_with(r->mesh, one, opts) : one;
+    return r->comm ? wf_mesh_multi_node(r->mesh, one, opts) : one;
 }
 
 static bool program_open(program *r, const plan *p, wf_comm *comm)

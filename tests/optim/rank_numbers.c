@@ -420,7 +420,7 @@ static void models(void)
         return;
     begin_case();
     wf_layer *model = wf_linear(ctx, (wf_linear_opts){.in = 2, .out = is_turned(1) ? 4 : 3});
-    wf_optim *optim = wf_multi_node(turned, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}));
+    wf_optim *optim = wf_multi_node(turned, wf_sgd(model, (wf_sgd_opts){.lr = 0.1}), (wf_multi_node_opts){0});
     WF_EXPECT(!optim, "an optimizer of different models");
     expect_says(WF_ERR_COMM, line_of(" on rank %s, ", in_turned(0)), line_of(" on rank %s; ", in_turned(1)));
     wf_layer_free(model);

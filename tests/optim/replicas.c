@@ -64,8 +64,8 @@ static void run_open(run *r, habits h)
         wf_layer_free(other);
     }
     r->model = model_of(r, h.sharded);
-    r->optim = wf_mesh_multi_node_with(r->mesh, wf_sgd(r->model, (wf_sgd_opts){.lr = 0.2}),
-                                       (wf_multi_node_opts){.compare_every = h.compare_every});
+    r->optim = wf_mesh_multi_node(r->mesh, wf_sgd(r->model, (wf_sgd_opts){.lr = 0.2}),
+                                  (wf_multi_node_opts){.compare_every = h.compare_every});
     WF_EXPECT(r->optim, "no optimizer: %s", wf_error_trail());
     r->tape = wf_tape_new(r->ctx);
 }

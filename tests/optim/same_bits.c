@@ -80,7 +80,8 @@ static void print_bits(const char *name, wf_layer *model)
 static void train(const char *name, const wf_mesh *mesh, wf_layer *model, wf_shape shape)
 {
     wf_tape *tape = wf_tape_new(ctx);
-    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(model, (wf_sgd_opts){.lr = 0.05, .momentum = 0.9}));
+    wf_optim *optim =
+        wf_mesh_multi_node(mesh, wf_sgd(model, (wf_sgd_opts){.lr = 0.05, .momentum = 0.9}), (wf_multi_node_opts){0});
     for (int i = 0; i < STEPS; i++) {
         wf_var *x = wf_rand_uniform(tape, shape, -1, 1, NULL);
         x = wf_shard(x, mesh);

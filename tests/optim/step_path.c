@@ -41,7 +41,7 @@ static void from_step_to_message(void)
         ones[i] = 1;
     wf_layer *model = dot_new(ctx, ELEMENTS, ones);
     wf_optim *optim =
-        wf_multi_node_with(comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){.no_overlap = true});
+        wf_multi_node(comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){.no_overlap = true});
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(ELEMENTS));
     values_set(x, ones);

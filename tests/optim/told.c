@@ -265,7 +265,7 @@ static void optimizer(void)
 {
     open_run();
     wf_layer *model = wf_linear(run.ctx, (wf_linear_opts){.in = 4, .out = 1});
-    wf_optim *optim = wf_multi_node(run.comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}));
+    wf_optim *optim = wf_multi_node(run.comm, wf_sgd(model, (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     const wf_shape shape = WF_SHAPE(1, run.culprit ? 3 : 4);
     wf_tensor *x = wf_tensor_new(run.ctx, WF_F32, shape);
     WF_EXPECT_OK(wf_tensor_fill(x, 1));

@@ -42,7 +42,7 @@ static bool fixture_open(fixture *f, const char *name)
     f->size = wf_comm_size(f->comm);
     f->model = wf_linear(f->ctx, (wf_linear_opts){.in = IN, .out = CLASSES});
     f->serial = wf_linear(f->ctx, (wf_linear_opts){.in = IN, .out = CLASSES});
-    f->optim = wf_multi_node(f->comm, wf_sgd(f->model, sgd));
+    f->optim = wf_multi_node(f->comm, wf_sgd(f->model, sgd), (wf_multi_node_opts){0});
     f->reference = wf_sgd(f->serial, sgd);
     for (int i = 0; param_of(f->model, i); i++)
         WF_EXPECT_OK(wf_tensor_assign(wf_param_value(param_of(f->serial, i)), wf_param_value(param_of(f->model, i))));

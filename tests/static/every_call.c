@@ -79,7 +79,7 @@ static void open_objects(void)
     wf_error_clear();
 }
 
-/* wf_multi_node_with may call itself wf_multi_node. */
+/* wf_multi_node may call itself wf_multi_node. */
 static bool names(const char *message, const char *name)
 {
     const size_t length = strlen(name), tail = strlen("_with");
