@@ -5,7 +5,8 @@
  *     static wf_status step(void *arg)
  *     {
  *         training *t = arg;
- *         wf_var *loss = wf_softmax_cross_entropy(wf_apply(t->model, wf_input(t->tape, t->x)), t->labels);
+ *         wf_var *y = wf_apply(t->model, wf_input(t->tape, t->x));
+ *         wf_var *loss = wf_softmax_cross_entropy(y, t->labels, (wf_label_opts){0});
  *         WF_MUST(wf_optim_step(t->optim, loss));
  *         wf_tensor_free(t->loss);
  *         t->loss = wf_keep(loss);

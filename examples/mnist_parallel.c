@@ -140,7 +140,7 @@ static void train_step(training *t, double sums[2])
     wf_var *loss = scores_of(t, t->train, &labels);
     if (wf_comm_rank(t->model) == 0) {
         const double n = (double)wf_tensor_count(labels);
-        loss = wf_softmax_cross_entropy(loss, labels);
+        loss = wf_softmax_cross_entropy(loss, labels, (wf_label_opts){0});
         sums[0] += n > 0 ? wf_item(loss) * n : 0;
         sums[1] += n;
     }

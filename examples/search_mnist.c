@@ -115,7 +115,8 @@ static wf_status train_epoch(training *t, double *last)
         wf_status status = wf_iter_next(t->train, &b);
         if (status != WF_OK)
             return status;
-        wf_var *loss = wf_softmax_cross_entropy(wf_apply(t->model, wf_input(t->tape, b.x)), b.labels);
+        wf_var *loss =
+            wf_softmax_cross_entropy(wf_apply(t->model, wf_input(t->tape, b.x)), b.labels, (wf_label_opts){0});
         status = wf_optim_step(t->optim, loss);
         *last = status == WF_OK ? wf_item(loss) : NAN;
         if (status == WF_OK)

@@ -447,7 +447,7 @@ static wf_var *loss_of(const training *t, const batch *b, int64_t *counted)
     if (!t->decoder)
         return scores;
     const wf_label_opts opts = {.ignores = true, .ignored = IGNORED, .smoothing = t->s->smoothing};
-    wf_var *loss = wf_softmax_cross_entropy_with(scores, labels, opts);
+    wf_var *loss = wf_softmax_cross_entropy(scores, labels, opts);
     wf_tensor_free(labels);
     return loss;
 }

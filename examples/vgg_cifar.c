@@ -107,7 +107,7 @@ static wf_status train_step(wf_trainer *trainer, void *user)
     wf_batch b;
     WF_MUST(wf_iter_next(t->train, &b));
     wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
-    wf_var *loss = wf_softmax_cross_entropy(scores, b.labels);
+    wf_var *loss = wf_softmax_cross_entropy(scores, b.labels, (wf_label_opts){0});
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, (double)b.size));
     wf_trainer_add_samples(trainer, b.global);

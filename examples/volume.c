@@ -197,7 +197,7 @@ static wf_var *scores_of(const training *t)
 static wf_var *loss_of(const training *t, wf_var *scores)
 {
     const wf_tensor *labels = t->part.labels;
-    wf_var *entropy = wf_softmax_cross_entropy_with(scores, labels, (wf_label_opts){.weight = t->weight});
+    wf_var *entropy = wf_softmax_cross_entropy(scores, labels, (wf_label_opts){.weight = t->weight});
     wf_var *dice = wf_dice(wf_softmax(scores), labels, (wf_dice_opts){.skip_background = true, .batch = true});
     return wf_add(entropy, dice);
 }

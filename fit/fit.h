@@ -47,7 +47,7 @@ WF_PLACED wf_status wf_prepare(wf_comm *comm, wf_prepare_opts opts, wf_prepared 
 /* Frees the optimizer and the iterators. Local. */
 void wf_prepared_free(wf_prepared *prepared);
 
-/* A loss: a variable of one element that is a mean over the batch, as wf_softmax_cross_entropy and wf_nll. */
+/* A loss: a variable of one element that is a mean over the batch, as wf_mean_cross_entropy. */
 typedef wf_var *(*wf_loss_function)(wf_var *scores, const wf_tensor *labels);
 /* A loss that looks at more than one tensor of the batch, by name (wf_batch_get). */
 typedef wf_var *(*wf_batch_loss_function)(wf_var *scores, const wf_batch *batch);

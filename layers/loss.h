@@ -21,12 +21,6 @@ typedef enum wf_loss_reduction {
     WF_REDUCTION_NONE, /* no scalar: a loss for each */
 } wf_loss_reduction;
 
-/* Scores [N,C,...] (logits, or log-probabilities for wf_nll), labels [N,...] of type u8, i32 or i64 in [0, C). The
- * cross entropy takes scores whose classes mesh axes cut, into parts of any size: a rank has the labels of its rows, in
- * [0, C) of all classes, and a scalar loss is its part of a sum over these axes too. No score is sent: forward is then
- * collective over these axes (two all-reduces of a number a row, three with WF_REDUCTION_NONE), and backward local. */
-wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels);
-wf_var *wf_nll(wf_var *logp, const wf_tensor *labels);
 /* Rows that do not count, and may have a label outside [0, C): Chainer's -1, PyTorch's -100, a void class of images.
  * The other three are PyTorch's; smoothing and reduction are of softmax_cross_entropy alone. */
 typedef struct wf_label_opts {
@@ -37,13 +31,20 @@ typedef struct wf_label_opts {
     wf_loss_reduction reduction; /* default the mean; NONE: [N,...], row-major, with the layout of the
                                     scores, whole along axes that cut the classes */
 } wf_label_opts;
-/* The mean over the rows that count, of all ranks where the scores have a layout: then collective over the axes over
+/* Scores [N,C,...] (logits, or log-probabilities for wf_nll), labels [N,...] of type u8, i32 or i64 in [0, C). The
+ * cross entropy takes scores whose classes mesh axes cut, into parts of any size: a rank has the labels of its rows, in
+ * [0, C) of all classes, and a scalar loss is its part of a sum over these axes too. No score is sent: forward is then
+ * collective over these axes (two all-reduces of a number a row, three with WF_REDUCTION_NONE), and backward local.
+ *
+ * The mean over the rows that count, of all ranks where the scores have a layout: then collective over the axes over
  * which they are sharded. Without a layout the ranks' means are weighted by their rows that count, or by the sums of
  * weights. 0 if none counts. A mean with an ignored label or with weights is not for a captured step, since the host
  * reads the number of rows. */
-wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);
-wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts);
-/* wf_softmax_cross_entropy_with of tokens: scores [N,T,C], as wf_token_linear gives them, and labels [N,T]; without a
+wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);
+wf_var *wf_nll(wf_var *logp, const wf_tensor *labels, wf_label_opts opts);
+/* wf_softmax_cross_entropy without options, as a function for the `loss` of wf_fit and of pipelines. */
+wf_var *wf_mean_cross_entropy(wf_var *logits, const wf_tensor *labels);
+/* wf_softmax_cross_entropy of tokens: scores [N,T,C], as wf_token_linear gives them, and labels [N,T]; without a
  * reduction the losses are [N,T]. Any of the three dimensions may be cut, the classes as above: a language model's head
  * that is cut by vocabulary sends no score. Nothing is copied. */
 wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);

@@ -4,7 +4,7 @@
  *     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.stage = 2});
  *     wf_pipeline *pipe = wf_pipeline_new(
  *         mesh, wf_sequential(ctx, WF_LAYERS(...)),
- *         (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 8, .schedule = WF_PIPELINE_1F1B});
+ *         (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .chunks = 8, .schedule = WF_PIPELINE_1F1B});
  *     wf_optim *opt = wf_adam(wf_pipeline_model(pipe), (wf_adam_opts){0});
  *     opt = wf_mesh_multi_node(mesh, opt, (wf_multi_node_opts){0});
  *     wf_tape *tape = wf_tape_new(ctx);
@@ -62,7 +62,7 @@ typedef enum wf_pipeline_recompute {
     WF_RECOMPUTE_ALWAYS
 } wf_pipeline_recompute;
 
-/* The loss of a chunk: a mean over its samples. wf_softmax_cross_entropy and wf_bce_logits_with are such functions. If
+/* The loss of a chunk: a mean over its samples. wf_mean_cross_entropy and wf_bce_logits_with are such functions. If
  * it ignores labels (wf_label_opts), the loss of the batch is the mean over the labels of all chunks and ranks that
  * count, 0 if none counts. Adding a mean over other elements to it takes 1 chunk and a batch with a layout: a chunk is
  * differentiated before it is known how many labels of the whole batch count, so its two terms have no common weight

@@ -187,11 +187,6 @@ static wf_status check_label_opts(const char *what, int64_t classes, const wf_la
     return WF_OK;
 }
 
-wf_var *wf_nll(wf_var *logp, const wf_tensor *labels)
-{
-    return wf_nll_with(logp, labels, (wf_label_opts){0});
-}
-
 /* Scores times the weights of their classes: a row's loss reads the score at its label alone. */
 static wf_var *weigh_classes(wf_var *logp, const wf_tensor *weight)
 {
@@ -210,7 +205,7 @@ static wf_var *weigh_classes(wf_var *logp, const wf_tensor *weight)
     return weighted;
 }
 
-wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
+wf_var *wf_nll(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
 {
     logp = wf_widened(logp);
     if (!logp)
@@ -219,9 +214,8 @@ wf_var *wf_nll_with(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
         return wf_error_need_null("nll", "the tensor of labels", __FILE__, __LINE__);
     WF_TRY_NULL(wf_labels_check("nll", logp, labels));
     WF_TRY_NULL(check_label_opts("nll", logp->value->shape.dim[1], &opts));
-    WF_CHECK_NULL(
-        opts.smoothing == 0 && opts.reduction == WF_REDUCTION_MEAN, WF_ERR_UNSUPPORTED,
-        "nll takes no smoothing and no reduction but the mean; wf_softmax_cross_entropy_with does, of logits");
+    WF_CHECK_NULL(opts.smoothing == 0 && opts.reduction == WF_REDUCTION_MEAN, WF_ERR_UNSUPPORTED,
+                  "nll takes no smoothing and no reduction but the mean; wf_softmax_cross_entropy does, of logits");
     if (opts.weight) {
         const wf_layout layout = logp->value->layout;
         logp = weigh_classes(logp, opts.weight);
@@ -386,12 +380,7 @@ static wf_status check_entropy(const wf_var *logits, int64_t classes, const wf_t
     return check_label_opts("softmax_cross_entropy", classes, opts);
 }
 
-wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels)
-{
-    return wf_softmax_cross_entropy_with(logits, labels, (wf_label_opts){0});
-}
-
-wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
+wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts)
 {
     if (!logits)
         return NULL;
@@ -433,6 +422,11 @@ wf_var *wf_softmax_cross_entropy_with(wf_var *logits, const wf_tensor *labels, w
     return wf_reduction_mark(out, &reduction);
 }
 
+wf_var *wf_mean_cross_entropy(wf_var *logits, const wf_tensor *labels)
+{
+    return wf_softmax_cross_entropy(logits, labels, (wf_label_opts){0});
+}
+
 static wf_status check_token_labels(const wf_var *logits, const wf_tensor *labels)
 {
     char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
@@ -455,7 +449,7 @@ wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label
     const wf_layout *const layout = &logits->value->layout;
     WF_TRY_NULL(post_wrong_labels(layout, wf_layout_axes(layout, 1u << 2), check_token_labels(logits, labels)));
     const wf_shape s = logits->value->shape;
-    return wf_softmax_cross_entropy_with(wf_image(logits, WF_SHAPE(s.dim[1])), labels, opts);
+    return wf_softmax_cross_entropy(wf_image(logits, WF_SHAPE(s.dim[1])), labels, opts);
 }
 
 static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, int64_t ignored, int64_t k,

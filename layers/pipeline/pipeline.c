@@ -20,7 +20,7 @@ static wf_status check_options(const wf_mesh *mesh, const wf_layer *chain, const
         "a pipeline of a chain that is cut for recomputation (wf_recompute_chain); give wf_pipeline_opts.recompute");
     WF_CHECK(o->recompute >= WF_RECOMPUTE_NEVER && o->recompute <= WF_RECOMPUTE_ALWAYS, WF_ERR_ARGUMENT,
              "%d is no recomputation; there are WF_RECOMPUTE_NEVER, _EXCEPT_LAST and _ALWAYS", (int)o->recompute);
-    WF_CHECK(o->loss, WF_ERR_ARGUMENT, "a pipeline without a loss; give a function such as wf_softmax_cross_entropy");
+    WF_CHECK(o->loss, WF_ERR_ARGUMENT, "a pipeline without a loss; give a function such as wf_mean_cross_entropy");
     WF_CHECK(o->chunks >= 0, WF_ERR_ARGUMENT, "a batch in %d chunks; should be 1 or more (0: 4 for each stage)",
              o->chunks);
     WF_CHECK(o->parts >= 0, WF_ERR_ARGUMENT, "%d parts on each stage; should be 1 or more (0: the default)", o->parts);

@@ -103,7 +103,7 @@ typedef struct trainer {
 static void step(const trainer *t, const wf_batch *b)
 {
     wf_var *scores = wf_apply(t->model, wf_input(t->tape, b->x));
-    WF_MUST(wf_optim_step(t->optim, wf_softmax_cross_entropy(scores, b->labels)));
+    WF_MUST(wf_optim_step(t->optim, wf_softmax_cross_entropy(scores, b->labels, (wf_label_opts){0})));
     WF_MUST(wf_tape_reset(t->tape));
 }
 

@@ -115,7 +115,8 @@ static void train(const bench *b, const trainee *t)
         wf_var *loss = wf_bce_logits(wf_apply(t->net[1], fake), 1);
         WF_MUST(wf_optim_step(t->optim[0], loss));
     } else {
-        WF_MUST(wf_optim_step(t->optim[0], wf_softmax_cross_entropy(wf_apply(t->net[0], x), b->labels)));
+        WF_MUST(wf_optim_step(t->optim[0],
+                              wf_softmax_cross_entropy(wf_apply(t->net[0], x), b->labels, (wf_label_opts){0})));
     }
     WF_MUST(wf_tape_reset(b->tape));
 }

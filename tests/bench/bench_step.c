@@ -76,7 +76,7 @@ static wf_tensor *noise(wf_tape *tape, wf_shape shape, bool mask)
 
 static wf_var *loss_of_classes(const trainee *t, wf_var *y)
 {
-    return wf_softmax_cross_entropy(y, t->target);
+    return wf_softmax_cross_entropy(y, t->target, (wf_label_opts){0});
 }
 
 static wf_var *loss_of_tokens(const trainee *t, wf_var *y)

@@ -121,7 +121,7 @@ static void train(const char *what)
         wf_var *token = wf_multi_node_chain_apply(model, tape, inputs_here, x, outputs_here, y);
         wf_var *loss = NULL;
         for (int i = 0; i < outputs_here; i++) {
-            wf_var *one = wf_softmax_cross_entropy(y[i], t);
+            wf_var *one = wf_softmax_cross_entropy(y[i], t, (wf_label_opts){0});
             loss = loss ? wf_add(loss, one) : one;
         }
         WF_EXPECT(token, "%s: %s", what, wf_error_message());

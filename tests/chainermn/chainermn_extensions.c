@@ -100,7 +100,7 @@ static bool update(training *t)
     wf_batch batch = {0};
     WF_EXPECT_OK(wf_iter_next(t->train, &batch));
     wf_var *y = wf_apply(t->model, wf_input(t->tape, batch.x));
-    WF_EXPECT_OK(wf_optim_step(t->optim, wf_softmax_cross_entropy(y, batch.labels)));
+    WF_EXPECT_OK(wf_optim_step(t->optim, wf_softmax_cross_entropy(y, batch.labels, (wf_label_opts){0})));
     WF_EXPECT_OK(wf_tape_reset(t->tape));
     t->step++;
     return batch.last;

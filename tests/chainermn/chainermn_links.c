@@ -39,7 +39,7 @@ static void differentiate_rows(wf_layer *model, wf_optim *optim, const double *d
     wf_tape *tape = wf_tape_new(ctx);
     wf_var *x = input_given(tape, tensor_of(WF_F32, WF_SHAPE(hi - lo, WIDTH), data + lo * WIDTH));
     wf_tensor *t = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(hi - lo), labels);
-    wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, x), t);
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, x), t, (wf_label_opts){0});
     if (optim)
         WF_EXPECT_OK(wf_optim_gradients(optim, loss));
     else

@@ -15,7 +15,7 @@ static wf_pipeline *open_pipeline(void)
     on.rank = wf_comm_rank(on.comm);
     on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = wf_comm_size(on.comm)});
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, model_new(false, false),
-                                        (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = CHUNKS});
+                                        (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .chunks = CHUNKS});
     WF_EXPECT(pipe, "%s", wf_error_trail());
     return pipe;
 }

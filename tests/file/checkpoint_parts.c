@@ -117,7 +117,7 @@ static wf_var *loss_of(trained *t)
 {
     if (t->p.pipe)
         return wf_pipeline_step(t->p.pipe, t->tape, t->x, t->labels);
-    return wf_softmax_cross_entropy(wf_apply(t->p.model, wf_input(t->tape, t->x)), t->labels);
+    return wf_softmax_cross_entropy(wf_apply(t->p.model, wf_input(t->tape, t->x)), t->labels, (wf_label_opts){0});
 }
 
 static void accumulate(trained *t)

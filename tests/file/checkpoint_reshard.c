@@ -68,7 +68,7 @@ static void close_form(trained *t)
 static wf_var *loss_of(trained *t, double brightness)
 {
     wf_var *x = wf_scale(wf_input(t->tape, t->x), brightness);
-    return wf_softmax_cross_entropy(wf_apply(t->model, x), t->labels);
+    return wf_softmax_cross_entropy(wf_apply(t->model, x), t->labels, (wf_label_opts){0});
 }
 
 /* Half of the next step, with other samples than the rest of it. */

@@ -40,7 +40,8 @@ static wf_status train(wf_trainer *trainer, void *user)
     double loss = 0;
     WF_EXPECT_OK(wf_iter_next(r->batches, &b));
     wf_var *value = r->p.pipe ? wf_pipeline_step(r->p.pipe, r->tape, b.x, b.labels)
-                              : wf_softmax_cross_entropy(wf_apply(r->p.model, wf_input(r->tape, b.x)), b.labels);
+                              : wf_softmax_cross_entropy(wf_apply(r->p.model, wf_input(r->tape, b.x)), b.labels,
+                                                         (wf_label_opts){0});
     WF_EXPECT_OK(wf_optim_step(r->optim, value));
     loss = wf_item(value);
     WF_EXPECT_OK(wf_tape_reset(r->tape));

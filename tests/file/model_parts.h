@@ -55,7 +55,7 @@ static inline parted parts_open(const form *f, wf_comm *over, bool norms)
     parted p = {.f = f, .comm = over, .mesh = wf_mesh_open(over, f->mesh)};
     WF_EXPECT(p.mesh, "%s: %s", f->name, wf_error_trail());
     p.model = parts_chain(p.mesh, norms);
-    const wf_pipeline_opts opts = {.loss = wf_softmax_cross_entropy,
+    const wf_pipeline_opts opts = {.loss = wf_mean_cross_entropy,
                                    .chunks = 2,
                                    .schedule = f->interleaved ? WF_PIPELINE_INTERLEAVED : WF_PIPELINE_1F1B};
     if (f->whole)

@@ -101,7 +101,7 @@ static inline wf_var *run_loss(run *r)
     wf_batch b;
     WF_EXPECT_OK(wf_iter_next(r->iter, &b));
     wf_var *scores = wf_apply(r->model, wf_input(r->tape, b.x));
-    return wf_softmax_cross_entropy(scores, b.labels);
+    return wf_softmax_cross_entropy(scores, b.labels, (wf_label_opts){0});
 }
 
 /* Backwards until so many of the step are done. */

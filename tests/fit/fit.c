@@ -80,7 +80,7 @@ static serial_run serial_averaged(wf_ctx *where, wf_layer *model, int epochs, do
     wf_tensor *labels[2], *x = whole_batch(s.ctx, SAMPLES, 1, &iter[0], &labels[0]),
                           *test = whole_batch(s.ctx, TESTED, 2, &iter[1], &labels[1]);
     for (int e = 0; e < epochs; e++) {
-        wf_var *loss = wf_softmax_cross_entropy(wf_apply(s.model, wf_input(tape, x)), labels[0]);
+        wf_var *loss = wf_softmax_cross_entropy(wf_apply(s.model, wf_input(tape, x)), labels[0], (wf_label_opts){0});
         WF_EXPECT_OK(wf_optim_step(optim, loss));
         s.loss = wf_item(loss);
         WF_EXPECT_OK(wf_tape_reset(tape));
@@ -90,7 +90,7 @@ static serial_run serial_averaged(wf_ctx *where, wf_layer *model, int epochs, do
         }
         WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
         wf_var *scores = wf_apply(s.model, wf_input(tape, test));
-        s.test_loss = wf_item(wf_softmax_cross_entropy(scores, labels[1]));
+        s.test_loss = wf_item(wf_softmax_cross_entropy(scores, labels[1], (wf_label_opts){0}));
         s.accuracy[e] = (double)wf_count_correct(scores, labels[1]) / TESTED;
         WF_EXPECT_OK(wf_tape_reset(tape));
         WF_EXPECT_OK(wf_tape_set_mode(tape, WF_TRAIN));
@@ -147,7 +147,7 @@ static const wf_metric accuracy[] = {{"accuracy", wf_accuracy}, {0}};
 static wf_fit_opts fit_of(wf_layer *model)
 {
     return (wf_fit_opts){.optim = optim_new(model),
-                         .loss = wf_softmax_cross_entropy,
+                         .loss = wf_mean_cross_entropy,
                          .metrics = accuracy,
                          .train = rank == 0 ? samples_new(ctx, SAMPLES, 1) : NULL,
                          .test = rank == 0 ? samples_new(ctx, TESTED, 2) : NULL,
@@ -187,7 +187,7 @@ static wf_status halve(void *user, const wf_batch_samples *in, wf_batch_rows *ro
 static wf_var *loss_by_name(wf_var *scores, const wf_batch *b)
 {
     WF_EXPECT(wf_tensor_layout(wf_batch_get(b, "left")).known, "a field without a layout");
-    return wf_softmax_cross_entropy(scores, wf_batch_get(b, "class"));
+    return wf_softmax_cross_entropy(scores, wf_batch_get(b, "class"), (wf_label_opts){0});
 }
 
 /* Batches of two inputs and a target, by name, from two threads: the model of the image. */
@@ -278,7 +278,8 @@ static void prepares(void)
     for (int e = 0; e < EPOCHS; e++) {
         wf_batch b;
         WF_EXPECT_OK(wf_iter_next(p.train, &b));
-        WF_EXPECT_OK(wf_optim_step(p.optim, wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels)));
+        WF_EXPECT_OK(wf_optim_step(
+            p.optim, wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels, (wf_label_opts){0})));
         WF_EXPECT_OK(wf_tape_reset(tape));
     }
     expect_same_model(model, s.model);

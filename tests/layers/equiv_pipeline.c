@@ -37,7 +37,7 @@ static wf_optim *optim_new(wf_layer *model, const sample *s)
 static wf_var *serial_loss(wf_layer *model, wf_tape *tape, const batch *b, wf_dtype dtype, int64_t lo, int64_t hi)
 {
     wf_tensor *x = x_of(b, dtype, lo, hi), *labels = labels_of(b, lo, hi);
-    wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, x)), labels);
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, x)), labels, (wf_label_opts){0});
     WF_EXPECT(loss, "%s", wf_error_trail());
     wf_tensor_free(x);
     wf_tensor_free(labels);
@@ -112,7 +112,7 @@ static double pipeline_step(wf_pipeline *pipe, wf_optim *optim, wf_tape *tape, c
 static wf_pipeline *pipeline_new(const sample *s)
 {
     return wf_pipeline_new(on.mesh, model_new(s->draws, false),
-                           (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                           (wf_pipeline_opts){.loss = wf_mean_cross_entropy,
                                               .chunks = s->chunks,
                                               .schedule = s->kind,
                                               .recompute = s->recompute,
@@ -233,7 +233,7 @@ static void evaluates(void)
             values_get(wf_value(expected), want);
             WF_EXPECT(test_distance(8 * CLASSES, got, want) < 1e-12, "the output is off");
         }
-        const double serial_value = wf_item(wf_softmax_cross_entropy(expected, labels));
+        const double serial_value = wf_item(wf_softmax_cross_entropy(expected, labels, (wf_label_opts){0}));
         const double value = wf_item(wf_pipeline_step(pipe, tape, x, labels));
         WF_EXPECT(test_distance(1, &value, &serial_value) < 1e-12, "a loss of %g, not %g", value, serial_value);
         wf_tensor_free(x);
@@ -255,7 +255,7 @@ static void deferred(void)
             return;
         wf_layer *serial = model_new(false, true);
         wf_pipeline *pipe = wf_pipeline_new(on.mesh, model_new(false, true),
-                                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                            (wf_pipeline_opts){.loss = wf_mean_cross_entropy,
                                                                .chunks = chunks,
                                                                .deferred_batchnorm = true,
                                                                .recompute = WF_RECOMPUTE_ALWAYS});
@@ -344,7 +344,7 @@ static void refuse(wf_layer *chain, wf_pipeline_opts opts, wf_status code, const
 static void wrong_options(void)
 {
     const int size = world_size();
-    const wf_pipeline_opts good = {.loss = wf_softmax_cross_entropy};
+    const wf_pipeline_opts good = {.loss = wf_mean_cross_entropy};
     wf_pipeline_opts bad = good;
     if (size != 2 || !open_on("ref", WF_F32, 2))
         return;

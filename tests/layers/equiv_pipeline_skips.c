@@ -65,7 +65,7 @@ static void evaluates(void)
         wf_tensor *x = x_of(&b, WF_F64, 0, 7), *few = x_of(&b, WF_F64, 0, 3);
         wf_layer *serial = skips_model();
         wf_pipeline *pipe = wf_pipeline_new(on.mesh, skips_model(),
-                                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                            (wf_pipeline_opts){.loss = wf_mean_cross_entropy,
                                                                .chunks = 3,
                                                                .sample = few,
                                                                .schedule = i % 2 ? WF_PIPELINE_INTERLEAVED : 0,
@@ -98,7 +98,7 @@ static void overflow(void)
     static const int layers[] = {1, 1};
     wf_layer *model = wf_layer_named(wf_sequential(on.ctx, WF_LAYERS(dense(IN, WIDTH), dense(WIDTH, CLASSES))), "net");
     wf_pipeline *pipe = wf_pipeline_new(
-        on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2, .layers = layers});
+        on.mesh, model, (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .chunks = 2, .layers = layers});
     wf_optim *optim =
         wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     WF_EXPECT_OK(wf_optim_scale_loss(optim, (wf_loss_scale_opts){.init = 8}));
@@ -130,7 +130,7 @@ static void overflow(void)
 
 static void refuse(wf_layer *chain, const char *what)
 {
-    wf_pipeline *pipe = wf_pipeline_new(on.mesh, chain, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy});
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, chain, (wf_pipeline_opts){.loss = wf_mean_cross_entropy});
     WF_EXPECT(!pipe && strstr(wf_error_message(), what), "\"%s\" expected: %s", what, wf_error_message());
     wf_error_clear();
     wf_pipeline_free(pipe);
@@ -179,7 +179,7 @@ static void silent_join(void)
     wf_layer *model = wf_sequential(
         ctx, WF_LAYERS(dense(IN, IN), wf_skip_stash(ctx, "a"), dense(IN, IN), wf_skip_pop(ctx, "a", joins_nothing)));
     wf_pipeline *pipe =
-        wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .layers = layers});
+        wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .layers = layers});
     wf_tape *tape = wf_tape_new(ctx);
     const batch b = {.n = 4};
     wf_tensor *x = x_of(&b, WF_F32, 0, 4), *labels = labels_of(&b, 0, 4);

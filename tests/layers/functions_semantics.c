@@ -100,12 +100,12 @@ static void global_labels(void)
 {
     begin();
     wf_tensor *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(3), (int64_t[]){0, 2, 1});
-    wf_var *x = part(8, 2, 5), *loss = wf_nll(x, labels);
+    wf_var *x = part(8, 2, 5), *loss = wf_nll(x, labels, (wf_label_opts){0});
     expect_number("part of nll", wf_item(loss), -(6 + 11 + 13) / 8.0);
     WF_EXPECT_OK(wf_tensor_set_layout(labels, wf_layout_batch(mesh, WF_SHAPE(8), 2, 5)));
-    expect_number("labels with a layout", wf_item(wf_nll(x, labels)), -(6 + 11 + 13) / 8.0);
+    expect_number("labels with a layout", wf_item(wf_nll(x, labels, (wf_label_opts){0})), -(6 + 11 + 13) / 8.0);
     WF_EXPECT_OK(wf_tensor_set_layout(labels, wf_layout_batch(mesh, WF_SHAPE(8), 3, 6)));
-    expect_null("labels of other samples", wf_nll(x, labels), WF_ERR_SHAPE, "[3,6)");
+    expect_null("labels of other samples", wf_nll(x, labels, (wf_label_opts){0}), WF_ERR_SHAPE, "[3,6)");
     wf_var *logits = wf_log_softmax(x);
     WF_EXPECT(wf_layout_equal(&wf_value(logits)->layout, &wf_value(x)->layout), "log_softmax loses the layout");
     wf_tensor_free(labels);
@@ -183,15 +183,17 @@ static void missing_targets(void)
 {
     begin();
     wf_var *x = counted(WF_SHAPE(3, 3), 0, NULL);
-    expect_null("no labels", wf_softmax_cross_entropy(x, NULL), WF_ERR_ARGUMENT, "the tensor of labels is NULL");
+    expect_null("no labels", wf_softmax_cross_entropy(x, NULL, (wf_label_opts){0}), WF_ERR_ARGUMENT,
+                "the tensor of labels is NULL");
     expect_null("no labels", wf_token_cross_entropy(x, NULL, (wf_label_opts){0}), WF_ERR_ARGUMENT,
                 "token_cross_entropy: the tensor of labels is NULL");
     expect_null("no places", wf_max_unpool(x, NULL, (wf_pool_opts){0}, wf_shape_scalar()), WF_ERR_ARGUMENT,
                 "max_unpool: the variable of places is NULL");
-    expect_null("no labels", wf_nll(x, NULL), WF_ERR_ARGUMENT, "nll: the tensor of labels is NULL");
+    expect_null("no labels", wf_nll(x, NULL, (wf_label_opts){0}), WF_ERR_ARGUMENT, "nll: the tensor of labels is NULL");
     expect_null("no target", wf_bce_logits_with(x, NULL), WF_ERR_ARGUMENT, "bce_logits_with: the target is NULL");
     expect_null("no target", wf_dice(x, NULL, (wf_dice_opts){0}), WF_ERR_ARGUMENT, "dice: the target is NULL");
-    WF_EXPECT(!wf_softmax_cross_entropy(NULL, NULL) && wf_error_code() == WF_OK, "NULL scores are a new error");
+    WF_EXPECT(!wf_softmax_cross_entropy(NULL, NULL, (wf_label_opts){0}) && wf_error_code() == WF_OK,
+              "NULL scores are a new error");
     end();
 }
 
@@ -207,7 +209,8 @@ static void other_parts(void)
     expect_null("concat", wf_concat(2, (wf_var *[]){x, part(8, 3, 6)}, 1), WF_ERR_SHAPE, "wf_redistribute one of them");
     expect_null("mse", wf_mse(x, y), WF_ERR_SHAPE, "mse takes equal layouts, not ([8,3] sharded over data");
     expect_null("mse of other wholes", wf_mse(x, wide), WF_ERR_SHAPE, "mse takes equal shapes, not [3,3] and [2,3]");
-    expect_null("whole labels", wf_nll(x, labels), WF_ERR_SHAPE, "not [3,3] (this rank's part of [8,3]) and [8]");
+    expect_null("whole labels", wf_nll(x, labels, (wf_label_opts){0}), WF_ERR_SHAPE,
+                "not [3,3] (this rank's part of [8,3]) and [8]");
     expect_null("whole target", wf_bce_logits_with(x, whole), WF_ERR_SHAPE, "[3,3] (this rank's part of [8,3]), not");
     expect_null("dice, whole target", wf_dice(x, whole, (wf_dice_opts){0}), WF_ERR_SHAPE, "this rank's part of [8,3]");
     wf_tensor_free(labels);
@@ -446,7 +449,7 @@ static void all_functions(wf_var *x, const wf_tensor *labels)
     wf_var *g = wf_dropout(wf_gelu(wf_tanh(wf_sigmoid(h))), 0.3);
     wf_var *both = wf_concat(2, (wf_var *[]){wf_mul(g, h), wf_sub(x, g)}, 1);
     wf_var *flat = wf_flatten(wf_slice(both, (wf_box){.rank = 4, .hi = {3, 3, 2, 2}}));
-    wf_var *loss = wf_softmax_cross_entropy(flat, labels);
+    wf_var *loss = wf_softmax_cross_entropy(flat, labels, (wf_label_opts){0});
     wf_var *z = wf_randn(x->tape, WF_SHAPE(3, 12), x);
     wf_var *more = wf_add(wf_mse(flat, z), wf_bce_logits(wf_softmax(flat), 1));
     WF_EXPECT_OK(wf_backward(wf_add(loss, wf_add(more, wf_sum(wf_transpose(flat, (int[]){1, 0}))))));

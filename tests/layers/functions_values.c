@@ -217,9 +217,9 @@ static void cross_entropy_of_parts(void)
     for (int parts = 0; parts < 2; parts++) {
         wf_var *x = leaf_ordered(WF_SHAPE(2, 3, 3), WF_ROW_MAJOR, host), *loss;
         if (parts)
-            loss = wf_nll_with(wf_log_softmax(x), labels, some);
+            loss = wf_nll(wf_log_softmax(x), labels, some);
         else
-            loss = wf_softmax_cross_entropy_with(x, labels, some);
+            loss = wf_softmax_cross_entropy(x, labels, some);
         got[parts] = wf_item(loss);
         WF_EXPECT_OK(wf_backward(wf_scale(loss, 0.7)));
         WF_EXPECT_OK(wf_tensor_export(wf_grad(x), slopes[parts], sizeof slopes[parts]));
@@ -240,8 +240,9 @@ static void losses(void)
     wf_tensor *pixels = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(1, 1, 2), bytes);
     wf_var *x = leaf(WF_SHAPE(2, 3), (double[]){1, 2, 3, 5, 5, 5});
     const double z = exp(-2) + exp(-1) + 1;
-    expect_values("cross entropy", wf_softmax_cross_entropy(x, labels), 1, (double[]){(log(z) + log(3)) / 2});
-    expect_values("nll", wf_nll(x, labels), 1, (double[]){-(3 + 5) / 2.});
+    expect_values("cross entropy", wf_softmax_cross_entropy(x, labels, (wf_label_opts){0}), 1,
+                  (double[]){(log(z) + log(3)) / 2});
+    expect_values("nll", wf_nll(x, labels, (wf_label_opts){0}), 1, (double[]){-(3 + 5) / 2.});
     WF_EXPECT(wf_count_correct(x, labels) == 2, "count_correct is %lld", (long long)wf_count_correct(x, labels));
     wf_var *spread = leaf(WF_SHAPE(2, 3), (double[]){3, 2, 1, 5, 5, 5});
     for (int k = 1; k <= 4; k++)
@@ -251,14 +252,14 @@ static void losses(void)
     WF_EXPECT(strstr(wf_error_message(), "k is 0, should be 1 or more"), "%s", wf_error_message());
     wf_error_clear();
     wf_var *image = leaf(WF_SHAPE(1, 2, 1, 2), (double[]){7, 8, 9, 1});
-    expect_values("nll of pixels", wf_nll(image, pixels), 1, (double[]){-(9 + 1) / 2.});
+    expect_values("nll of pixels", wf_nll(image, pixels, (wf_label_opts){0}), 1, (double[]){-(9 + 1) / 2.});
     WF_EXPECT(wf_count_correct(image, pixels) == 1, "count_correct of pixels");
 
     /* Labels of rank 4 lie channels-last; rows are counted row-major. */
     const uint8_t voxel[] = {0, 1, 0, 0};
     wf_tensor *voxels = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(1, 2, 2, 1), voxel);
     wf_var *volume = leaf(WF_SHAPE(1, 2, 2, 2, 1), (double[]){1, 0, 5, 0, 0, 1, 0, 7});
-    expect_values("nll of voxels", wf_nll(volume, voxels), 1, (double[]){-(1 + 1 + 5 + 0) / 4.});
+    expect_values("nll of voxels", wf_nll(volume, voxels, (wf_label_opts){0}), 1, (double[]){-(1 + 1 + 5 + 0) / 4.});
     WF_EXPECT(wf_count_correct(volume, voxels) == 3, "count_correct of voxels");
     wf_tensor_free(voxels);
 
@@ -294,7 +295,7 @@ static void ignored_labels(void)
         const int64_t label[] = {2, ignored[i], 0}, none[] = {ignored[i], ignored[i], ignored[i]};
         wf_tensor *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(3), label),
                   *nothing = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(3), none);
-        wf_var *x = leaf(WF_SHAPE(3, 3), (double[]){1, 2, 3, 4, 4, 4, 5, 5, 5}), *loss = wf_nll_with(x, labels, opts);
+        wf_var *x = leaf(WF_SHAPE(3, 3), (double[]){1, 2, 3, 4, 4, 4, 5, 5, 5}), *loss = wf_nll(x, labels, opts);
         expect_values("nll of two rows", loss, 1, (double[]){-(3 + 5) / 2.});
         WF_EXPECT(wf_count_correct_with(x, labels, opts) == 2, "correct of two");
         WF_EXPECT(wf_count_labels(labels, opts) == 2 && wf_count_labels(labels, (wf_label_opts){0}) == 3, "rows");
@@ -303,7 +304,7 @@ static void ignored_labels(void)
         WF_EXPECT_OK(wf_tensor_export(wf_grad(x), grad, sizeof grad));
         for (int k = 0; k < 9; k++)
             WF_EXPECT(grad[k] == (k == 2 || k == 6 ? -0.5 : 0), "gradient %d is %g", k, grad[k]);
-        wf_var *zero = wf_nll_with(leaf(WF_SHAPE(3, 3), (double[9]){0}), nothing, opts);
+        wf_var *zero = wf_nll(leaf(WF_SHAPE(3, 3), (double[9]){0}), nothing, opts);
         expect_values("nll of nothing", zero, 1, (double[]){0});
         WF_EXPECT_OK(wf_backward(zero));
         wf_tensor_free(labels);
@@ -321,7 +322,7 @@ static void weighted_classes(void)
     wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(3), (double[]){2, 3, 5});
     for (int ignores = 0; ignores < 2; ignores++) {
         const wf_label_opts opts = {.weight = weight, .ignores = ignores, .ignored = 1};
-        wf_var *x = leaf(WF_SHAPE(3, 3), (double[]){1, 2, 3, 4, 4, 4, 6, 5, 5}), *loss = wf_nll_with(x, labels, opts);
+        wf_var *x = leaf(WF_SHAPE(3, 3), (double[]){1, 2, 3, 4, 4, 4, 6, 5, 5}), *loss = wf_nll(x, labels, opts);
         const double all = ignores ? 7 : 10, sum = 5 * 3 + (ignores ? 0 : 3 * 4) + 2 * 6;
         double grad[9];
         expect_values("weighted nll", loss, 1, (double[]){-sum / all});
@@ -345,23 +346,23 @@ static void label_errors(void)
     wf_tensor *few = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(1), label);
     wf_tensor *reals = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(2), (double[]){0, 1});
     wf_var *x = leaf(WF_SHAPE(2, 3), (double[]){1, 2, 3, 5, 5, 5});
-    expect_bad_label(wf_softmax_cross_entropy(x, bad));
-    expect_null("too few labels", wf_softmax_cross_entropy(x, few), WF_ERR_SHAPE, "[1]");
+    expect_bad_label(wf_softmax_cross_entropy(x, bad, (wf_label_opts){0}));
+    expect_null("too few labels", wf_softmax_cross_entropy(x, few, (wf_label_opts){0}), WF_ERR_SHAPE, "[1]");
     wf_tensor *line = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(1, 2), label);
-    expect_null("labels of other pixels", wf_nll(counted(WF_SHAPE(1, 4, 3), WF_ROW_MAJOR), line), WF_ERR_SHAPE,
-                "[1,2]");
+    expect_null("labels of other pixels", wf_nll(counted(WF_SHAPE(1, 4, 3), WF_ROW_MAJOR), line, (wf_label_opts){0}),
+                WF_ERR_SHAPE, "[1,2]");
     wf_tensor_free(line);
-    expect_null("real labels", wf_nll(x, reals), WF_ERR_DTYPE, "f64");
-    expect_null("smoothing of 2", wf_softmax_cross_entropy_with(x, bad, (wf_label_opts){.smoothing = 2}),
-                WF_ERR_ARGUMENT, "smoothing is 2, should be in [0, 1]");
-    expect_null("two weights", wf_softmax_cross_entropy_with(x, bad, (wf_label_opts){.weight = reals}), WF_ERR_SHAPE,
+    expect_null("real labels", wf_nll(x, reals, (wf_label_opts){0}), WF_ERR_DTYPE, "f64");
+    expect_null("smoothing of 2", wf_softmax_cross_entropy(x, bad, (wf_label_opts){.smoothing = 2}), WF_ERR_ARGUMENT,
+                "smoothing is 2, should be in [0, 1]");
+    expect_null("two weights", wf_softmax_cross_entropy(x, bad, (wf_label_opts){.weight = reals}), WF_ERR_SHAPE,
                 "takes weights [3], not [2]");
     expect_null("another reduction",
-                wf_softmax_cross_entropy_with(x, bad, (wf_label_opts){.reduction = (wf_loss_reduction)7}),
-                WF_ERR_ARGUMENT, "reduction is 7");
-    expect_null("nll with smoothing", wf_nll_with(x, bad, (wf_label_opts){.smoothing = 0.1}), WF_ERR_UNSUPPORTED,
-                "wf_softmax_cross_entropy_with does");
-    expect_null("nll of two weights", wf_nll_with(x, bad, (wf_label_opts){.weight = reals}), WF_ERR_SHAPE,
+                wf_softmax_cross_entropy(x, bad, (wf_label_opts){.reduction = (wf_loss_reduction)7}), WF_ERR_ARGUMENT,
+                "reduction is 7");
+    expect_null("nll with smoothing", wf_nll(x, bad, (wf_label_opts){.smoothing = 0.1}), WF_ERR_UNSUPPORTED,
+                "wf_softmax_cross_entropy does");
+    expect_null("nll of two weights", wf_nll(x, bad, (wf_label_opts){.weight = reals}), WF_ERR_SHAPE,
                 "nll of 3 classes takes weights [3], not [2]");
     expect_null("mse, another reduction", wf_mse_reduced(x, x, (wf_loss_reduction)-1), WF_ERR_ARGUMENT,
                 "mse: reduction is -1");

@@ -78,7 +78,7 @@ static void compare(const char *device, wf_dtype dtype, wf_optim *(*make)(wf_lay
     for (int step = 0; step < STEPS; step++) {
         wave(x, 1.0, 0.37, step, 0);
         wf_var *y = wf_apply(model, wf_input(tape, x));
-        wf_var *loss = wf_softmax_cross_entropy(y, labels);
+        wf_var *loss = wf_softmax_cross_entropy(y, labels, (wf_label_opts){0});
         WF_EXPECT_OK(wf_optim_step(optim, loss));
         const double got = wf_item(loss);
         WF_EXPECT(fabs(got - expected[step]) <= tolerance, "%s, step %d: the loss is %.16g, not %.16g", device, step,

@@ -268,14 +268,19 @@ static wf_var *labelled(wf_var *(*f)(wf_var *, const wf_tensor *), wf_var *x)
     return y;
 }
 
+static wf_var *every_row(wf_var *logp, const wf_tensor *labels)
+{
+    return wf_nll(logp, labels, (wf_label_opts){0});
+}
+
 static wf_var *nll(wf_var *x)
 {
-    return labelled(wf_nll, x);
+    return labelled(every_row, x);
 }
 
 static wf_var *some(wf_var *logp, const wf_tensor *labels)
 {
-    return wf_nll_with(logp, labels, (wf_label_opts){.ignores = true, .ignored = 1});
+    return wf_nll(logp, labels, (wf_label_opts){.ignores = true, .ignored = 1});
 }
 
 /* Weights of classes, of up to ELEMENTS of which one is 0. */
@@ -286,7 +291,7 @@ static wf_var *weighted(wf_var *logp, const wf_tensor *labels)
     for (int64_t c = 0; c < classes; c++)
         weight[c] = 0.5 * (double)c;
     wf_tensor *table = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(classes), weight);
-    wf_var *loss = wf_nll_with(logp, labels, (wf_label_opts){.weight = table});
+    wf_var *loss = wf_nll(logp, labels, (wf_label_opts){.weight = table});
     wf_tensor_free(table);
     return loss;
 }
@@ -303,7 +308,7 @@ static wf_var *nll_of_some(wf_var *x)
 
 static wf_var *cross_entropy(wf_var *x)
 {
-    return labelled(wf_softmax_cross_entropy, x);
+    return labelled(wf_mean_cross_entropy, x);
 }
 
 static wf_var *entropy_of_tokens(wf_var *x, const wf_tensor *labels)
@@ -318,7 +323,7 @@ static wf_var *cross_entropy_of_tokens(wf_var *x)
 
 static wf_var *some_rows(wf_var *x, const wf_tensor *labels)
 {
-    return wf_softmax_cross_entropy_with(x, labels, (wf_label_opts){.ignores = true, .ignored = 1});
+    return wf_softmax_cross_entropy(x, labels, (wf_label_opts){.ignores = true, .ignored = 1});
 }
 
 static wf_var *cross_entropy_of_some(wf_var *x)
@@ -334,7 +339,7 @@ static wf_var *weighed(wf_var *x, const wf_tensor *labels, wf_loss_reduction red
     for (int i = 0; i < ELEMENTS; i++)
         host[i] = 0.5 + i % 3;
     wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(classes), host);
-    wf_var *y = wf_softmax_cross_entropy_with(
+    wf_var *y = wf_softmax_cross_entropy(
         x, labels,
         (wf_label_opts){.ignores = true, .ignored = 1, .smoothing = 0.3, .weight = weight, .reduction = reduction});
     wf_tensor_free(weight);

@@ -9,7 +9,7 @@
 static void expect_cuts(wf_layer *chain, wf_pipeline_opts opts, const int *expected)
 {
     int parts = 0;
-    opts.loss = wf_softmax_cross_entropy;
+    opts.loss = wf_mean_cross_entropy;
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, chain, opts);
     const int *cuts = wf_pipeline_cuts(pipe, &parts);
     WF_EXPECT(pipe && parts == 2, "%s", wf_error_trail());
@@ -86,7 +86,7 @@ static void cuts_by_memory(void)
             wf_sequential(on.ctx, WF_LAYERS(dense(64, 64), wf_lambda(on.ctx, wide), wf_lambda(on.ctx, narrow),
                                             dense(64, 64), dense(64, 64), dense(64, 64), dense(64, 64), dense(64, 64)));
         wf_pipeline *pipe = wf_pipeline_new(on.mesh, chain,
-                                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                            (wf_pipeline_opts){.loss = wf_mean_cross_entropy,
                                                                .schedule = gpipe ? WF_PIPELINE_GPIPE : WF_PIPELINE_1F1B,
                                                                .chunks = 8,
                                                                .sample = x,
@@ -150,7 +150,7 @@ static void own_chains(void)
     wf_layer *serial = model_of_own_chains();
     wf_pipeline *pipe =
         wf_pipeline_new(on.mesh, model_of_own_chains(),
-                        (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 3, .layers = layers});
+                        (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .chunks = 3, .layers = layers});
     WF_EXPECT(pipe && wf_pipeline_cuts(pipe, &parts) && parts == size, "%s", wf_error_trail());
     wf_optim *optim = wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 0.1}),
                                          (wf_multi_node_opts){0}),
@@ -159,8 +159,8 @@ static void own_chains(void)
     for (int step = 0; step < 3 && optim; step++) {
         const batch b = batch_of(&rng, 8);
         wf_tensor *x = x_of(&b, WF_F64, 0, 8), *labels = labels_of(&b, 0, 8);
-        const double expected =
-            own_step(local, tape, wf_softmax_cross_entropy(wf_apply(serial, wf_input(tape, x)), labels));
+        const double expected = own_step(
+            local, tape, wf_softmax_cross_entropy(wf_apply(serial, wf_input(tape, x)), labels, (wf_label_opts){0}));
         const double loss = own_step(optim, tape, wf_pipeline_step(pipe, tape, x, labels));
         WF_EXPECT(isfinite(expected) && test_distance(1, &loss, &expected) < 1e-12, "step %d: a loss of %g, not %g",
                   step, loss, expected);
@@ -198,7 +198,7 @@ static wf_pipeline *counting_pipeline(int stages, wf_pipeline_opts opts)
         layer[2 * i + 1] = wf_lambda(on.ctx, counted);
         layers[i] = 2;
     }
-    opts.loss = wf_softmax_cross_entropy;
+    opts.loss = wf_mean_cross_entropy;
     opts.layers = layers;
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, wf_sequential(on.ctx, 2 * parts, layer), opts);
     WF_EXPECT(pipe, "%s", wf_error_trail());

@@ -100,7 +100,7 @@ static void poison(wf_shape shape)
 
 static wf_var *poisoned_entropy(wf_var *y, const wf_tensor *target)
 {
-    wf_var *loss = wf_softmax_cross_entropy(y, target);
+    wf_var *loss = wf_softmax_cross_entropy(y, target, (wf_label_opts){0});
     poison(WF_SHAPE(2, BETWEEN));
     return loss;
 }
@@ -227,7 +227,7 @@ typedef struct weightless {
 
 static wf_var *ignoring(wf_var *y, const wf_tensor *labels)
 {
-    return wf_softmax_cross_entropy_with(y, labels, (wf_label_opts){.ignores = true, .ignored = IGNORED});
+    return wf_softmax_cross_entropy(y, labels, (wf_label_opts){.ignores = true, .ignored = IGNORED});
 }
 
 /* The normalisation sums over the ranks of data, so each has gradients of the others' losses. */

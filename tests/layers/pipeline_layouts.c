@@ -103,19 +103,19 @@ static const wf_label_opts ignoring = {.ignores = true, .ignored = IGNORED};
 
 static wf_var *entropy_ignoring(wf_var *y, const wf_tensor *target)
 {
-    return wf_softmax_cross_entropy_with(y, target, ignoring);
+    return wf_softmax_cross_entropy(y, target, ignoring);
 }
 
 static wf_var *nll_ignoring(wf_var *y, const wf_tensor *target)
 {
-    return wf_nll_with(wf_log_softmax(y), target, ignoring);
+    return wf_nll(wf_log_softmax(y), target, ignoring);
 }
 
 /* Two terms that count the same labels. */
 static wf_var *sum_ignoring(wf_var *y, const wf_tensor *target)
 {
-    wf_var *first = wf_softmax_cross_entropy_with(y, target, ignoring);
-    return wf_add(wf_scale(first, 0.5), wf_softmax_cross_entropy_with(wf_tanh(y), target, ignoring));
+    wf_var *first = wf_softmax_cross_entropy(y, target, ignoring);
+    return wf_add(wf_scale(first, 0.5), wf_softmax_cross_entropy(wf_tanh(y), target, ignoring));
 }
 
 static wf_var *entropy_weighed(wf_var *y, const wf_tensor *target)
@@ -124,7 +124,7 @@ static wf_var *entropy_weighed(wf_var *y, const wf_tensor *target)
     wf_label_opts opts = ignoring;
     opts.weight = wf_tensor_from_host(on.ctx, WF_F64, WF_SHAPE(CLASSES), each);
     opts.smoothing = 0.2;
-    wf_var *loss = wf_softmax_cross_entropy_with(y, target, opts);
+    wf_var *loss = wf_softmax_cross_entropy(y, target, opts);
     wf_tensor_free((wf_tensor *)opts.weight);
     return loss;
 }

@@ -59,7 +59,7 @@ static void added_layers(void)
 {
     for (int on_one = 0; on_one < 2; on_one++) {
         const int last = open_stages() - 1;
-        wf_pipeline *pipe = pipeline_of(model_new(false, false), wf_softmax_cross_entropy);
+        wf_pipeline *pipe = pipeline_of(model_new(false, false), wf_mean_cross_entropy);
         if (!on_one || on.rank == last)
             WF_EXPECT(wf_module_add(wf_pipeline_model(pipe), "extra", dense(CLASSES, CLASSES)), "%s",
                       wf_error_message());
@@ -95,14 +95,14 @@ static void returns_nothing(void)
         wf_layer *model = model_new(false, false);
         WF_EXPECT(wf_module_add(model, "mine", wf_module(on.ctx, nothing, NULL)), "%s", wf_error_message());
         wf_pipeline *pipe = wf_pipeline_new(on.mesh, model,
-                                            (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                            (wf_pipeline_opts){.loss = wf_mean_cross_entropy,
                                                                .chunks = 2,
                                                                .recompute = (wf_pipeline_recompute)recompute});
         expect_failure(pipe, "module \"net/mine\" returned NULL and no error");
         close_stages();
     }
     (void)open_stages();
-    WF_EXPECT(!wf_pipeline_new(on.mesh, NULL, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy}) &&
+    WF_EXPECT(!wf_pipeline_new(on.mesh, NULL, (wf_pipeline_opts){.loss = wf_mean_cross_entropy}) &&
                   strstr(wf_error_message(), "wf_pipeline_new: chain is NULL"),
               "%s", wf_error_message());
     close_stages();
@@ -113,7 +113,7 @@ static void returns_nothing(void)
 
 static wf_var *detached(wf_var *y, const wf_tensor *target)
 {
-    return wf_softmax_cross_entropy(wf_detach(y), target);
+    return wf_softmax_cross_entropy(wf_detach(y), target, (wf_label_opts){0});
 }
 
 /* A step that would train nothing is refused as in a serial program, and one that trains some stages is not. */
@@ -124,7 +124,7 @@ static void trains_nothing(void)
         wf_param *const *params;
         int64_t n = 0;
         (void)open_stages();
-        wf_pipeline *pipe = pipeline_of(model_new(false, false), frozen == 0 ? detached : wf_softmax_cross_entropy);
+        wf_pipeline *pipe = pipeline_of(model_new(false, false), frozen == 0 ? detached : wf_mean_cross_entropy);
         WF_EXPECT_OK(wf_layer_params(wf_pipeline_model(pipe), &n, &params));
         for (int64_t i = 0; i < n; i++)
             if (frozen == 1 || (frozen == 2 && on.rank == 0))
@@ -149,7 +149,7 @@ static void trains_nothing(void)
 
 static void differs(wf_pipeline_opts opts, const char *what)
 {
-    opts.loss = wf_softmax_cross_entropy;
+    opts.loss = wf_mean_cross_entropy;
     const wf_pipeline *pipe = wf_pipeline_new(on.mesh, model_new(false, false), opts);
     WF_EXPECT(!pipe && wf_error_code() == WF_ERR_COMM && strstr(wf_error_message(), "different chains or options") &&
                   strstr(wf_error_message(), what),
@@ -207,7 +207,7 @@ static void crosswise(void)
         wf_pipeline *pipe[2];
         wf_tape *tape = wf_tape_new(on.ctx);
         for (int i = 0; i < 2; i++)
-            pipe[i] = pipeline_of(model_new(false, false), wf_softmax_cross_entropy);
+            pipe[i] = pipeline_of(model_new(false, false), wf_mean_cross_entropy);
         WF_EXPECT_OK(wf_tape_set_mode(tape, eval ? WF_EVAL : WF_TRAIN));
         for (int i = 0; i < 2; i++)
             WF_EXPECT(one_step(pipe[i], tape), "%s", wf_error_message());

@@ -40,8 +40,7 @@ static void freeze(int on_one, int size)
     wf_layer *model = tied_model(size);
     if (on_one == 0 || (on_one == 1 && on.rank == 0))
         WF_EXPECT_OK(wf_param_set_trainable(wf_layer_param(model, "0/W"), false));
-    wf_pipeline *pipe =
-        wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2});
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .chunks = 2});
     wf_optim *optim =
         wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     wf_tape *tape = wf_tape_new(on.ctx);
@@ -93,7 +92,7 @@ static void part(int every, bool first, int size)
 {
     wf_pipeline *pipe =
         wf_pipeline_new(on.mesh, tied_model(size),
-                        (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2, .compare_every = every});
+                        (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .chunks = 2, .compare_every = every});
     wf_optim *optim =
         wf_mesh_multi_node(on.mesh, wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){.lr = 1}), (wf_multi_node_opts){0});
     wf_tape *tape = wf_tape_new(on.ctx);
@@ -150,7 +149,7 @@ static void sharded_norms(void)
         wf_sequential(on.ctx, WF_LAYERS(dense(IN, 7), dense(7, 7), dense(7, 7), dense(7, CLASSES))), "net");
     WF_EXPECT_OK(wf_layer_tie(model, "2/W", "1/W"));
     wf_pipeline *pipe = wf_pipeline_new(on.mesh, model,
-                                        (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                                        (wf_pipeline_opts){.loss = wf_mean_cross_entropy,
                                                            .chunks = 2,
                                                            .layers = stages == 2 ? (int[]){2, 2} : (int[]){4},
                                                            .compare_every = 1});

@@ -202,7 +202,7 @@ typedef enum ending { ACCUMULATE, STEP, GRADIENTS } ending;
 
 static inline wf_var *ignoring(wf_var *y, const wf_tensor *labels)
 {
-    return wf_softmax_cross_entropy_with(y, labels, (wf_label_opts){.ignores = true, .ignored = IGNORED});
+    return wf_softmax_cross_entropy(y, labels, (wf_label_opts){.ignores = true, .ignored = IGNORED});
 }
 
 /* A chunk counts by the weights of its labels. */
@@ -213,7 +213,7 @@ static inline wf_var *weighing(wf_var *y, const wf_tensor *labels)
         each[c] = class_weight(c);
     wf_tensor *weight = wf_tensor_from_host(on.ctx, WF_F64, WF_SHAPE(CLASSES), each);
     const wf_label_opts opts = {.ignores = true, .ignored = IGNORED, .weight = weight, .smoothing = 0.125};
-    wf_var *loss = wf_softmax_cross_entropy_with(y, labels, opts);
+    wf_var *loss = wf_softmax_cross_entropy(y, labels, opts);
     wf_tensor_free(weight);
     return loss;
 }
@@ -222,7 +222,7 @@ static inline wf_pipeline_loss loss_of(const plan *p)
 {
     if (weighs(p))
         return weighing;
-    return p->ignores ? ignoring : wf_softmax_cross_entropy;
+    return p->ignores ? ignoring : wf_mean_cross_entropy;
 }
 
 static inline wf_status finish(wf_optim *optim, wf_var *loss, ending end)

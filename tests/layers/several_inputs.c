@@ -394,7 +394,7 @@ static void train_serial(wf_tensor *const *x, const wf_tensor *labels, int chunk
             wf_tensor_free(part);
         }
         wf_tensor *wanted = wf_tensor_view(labels, (wf_box){.rank = 1, .lo = {lo}, .hi = {hi}});
-        wf_var *one = wf_softmax_cross_entropy(wf_apply_n(net, in, PIPE_INPUTS), wanted);
+        wf_var *one = wf_softmax_cross_entropy(wf_apply_n(net, in, PIPE_INPUTS), wanted, (wf_label_opts){0});
         wf_tensor_free(wanted);
         const double weight = (double)(hi - lo) / SAMPLES;
         t->loss += weight > 0 ? weight * wf_item(one) : 0;
@@ -458,7 +458,7 @@ static void pipelines(void)
         const int64_t label[SAMPLES] = {0, 3, 1, 2, 0, 1, 2};
         wf_tensor *labels = wf_tensor_from_host(on.ctx, WF_I64, WF_SHAPE(SAMPLES), label);
         train_serial(x, labels, chunks, &serial);
-        wf_pipeline_opts opts = {.loss = wf_softmax_cross_entropy,
+        wf_pipeline_opts opts = {.loss = wf_mean_cross_entropy,
                                  .chunks = chunks,
                                  .schedule =
                                      i % 3 == 2 && size <= 3 ? WF_PIPELINE_INTERLEAVED : (wf_pipeline_kind)(i % 2),
@@ -500,7 +500,7 @@ static void wrong_steps(void)
     for (int i = 0; i < 4 && size <= 3; i++) {
         open_ref(size, 1);
         wf_pipeline *pipe =
-            wf_pipeline_new(on.mesh, chain_new(false), (wf_pipeline_opts){.loss = wf_softmax_cross_entropy});
+            wf_pipeline_new(on.mesh, chain_new(false), (wf_pipeline_opts){.loss = wf_mean_cross_entropy});
         wf_tape *tape = wf_tape_new(on.ctx);
         wf_tensor *x = numbers(WF_SHAPE(SAMPLES, WIDE), 1), *few = numbers(WF_SHAPE(3, WIDE), 2);
         const int64_t label[SAMPLES] = {0};
@@ -529,7 +529,7 @@ static void wrong_place(void)
     open_ref(2, 1);
     wf_layer *model = wf_sequential(on.ctx, WF_LAYERS(dense(WIDE, WIDE), wf_skip_inputs(on.ctx, WF_NAMES("a")),
                                                       wf_skip_pop(on.ctx, "a", NULL), dense(WIDE, WIDE)));
-    WF_EXPECT(!wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy}) &&
+    WF_EXPECT(!wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_mean_cross_entropy}) &&
                   strstr(wf_error_message(), "is layer 1 of the pipeline's; should be the first one"),
               "%s", wf_error_message());
     wf_error_clear();

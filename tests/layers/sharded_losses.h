@@ -96,7 +96,7 @@ static wf_var *counted(wf_var *x, wf_label_opts opts)
     wf_tensor *labels = labels_for(x, true);
     opts.ignores = true;
     opts.ignored = -100;
-    wf_var *loss = wf_softmax_cross_entropy_with(x, labels, opts);
+    wf_var *loss = wf_softmax_cross_entropy(x, labels, opts);
     wf_tensor_free(labels);
     return loss;
 }
@@ -117,7 +117,7 @@ static wf_var *weighed_nll(wf_var *x)
         host[i] = 0.25 + i % 5;
     wf_tensor *labels = labels_for(x, true);
     wf_tensor *weight = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(wf_var_shape(x).dim[1]), host);
-    wf_var *loss = wf_nll_with(x, labels, (wf_label_opts){.ignores = true, .ignored = -100, .weight = weight});
+    wf_var *loss = wf_nll(x, labels, (wf_label_opts){.ignores = true, .ignored = -100, .weight = weight});
     wf_tensor_free(labels);
     wf_tensor_free(weight);
     return loss;
@@ -142,7 +142,7 @@ static wf_var *weighed_entropy(wf_var *x)
 static wf_var *plain_entropy(wf_var *x)
 {
     wf_tensor *labels = labels_for(x, false);
-    wf_var *loss = wf_softmax_cross_entropy(wf_scale(x, 3), labels);
+    wf_var *loss = wf_softmax_cross_entropy(wf_scale(x, 3), labels, (wf_label_opts){0});
     wf_tensor_free(labels);
     return loss;
 }

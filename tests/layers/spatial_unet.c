@@ -141,7 +141,7 @@ static double step(wf_layer *model, wf_optim *optim, const wf_mesh *mesh, bool c
     wf_var *y = wf_apply(model, wf_input(run.tape, x_part)), *loss;
     if (classify) {
         labels = labels_of(y);
-        loss = wf_softmax_cross_entropy(y, labels);
+        loss = wf_softmax_cross_entropy(y, labels, (wf_label_opts){0});
     } else
         loss = wf_bce_logits_with(y, mask_part);
     WF_EXPECT_OK(wf_optim_step(optim, loss));

@@ -199,7 +199,7 @@ static void refuse_label(const wrong_label *w)
     WF_EXPECT(image, "%s", wf_error_message());
     WF_EXPECT_OK(wf_barrier(comm)); /* what fails here is the function under test */
     const wf_var *y = w->tokens ? wf_token_cross_entropy(x, given, (wf_label_opts){0})
-                                : wf_softmax_cross_entropy_with(image, given, (wf_label_opts){0});
+                                : wf_softmax_cross_entropy(image, given, (wf_label_opts){0});
     WF_EXPECT(!y && strstr(wf_error_message(), w->says), "is \"%s\", should say \"%s\"", wf_error_message(), w->says);
     wf_error_clear();
     wf_tensor_free(labels);

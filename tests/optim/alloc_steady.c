@@ -82,7 +82,7 @@ static void loop(const char *what, wf_ctx *ctx, wf_layer *net, wf_optim *optim)
         WF_EXPECT_OK(wf_tensor_import(batch, x, sizeof x));
         WF_EXPECT_OK(wf_tensor_import(labels, label, sizeof label));
         wf_var *scores = wf_apply(net, wf_input(tape, batch));
-        WF_EXPECT_OK(wf_optim_step(optim, wf_softmax_cross_entropy(scores, labels)));
+        WF_EXPECT_OK(wf_optim_step(optim, wf_softmax_cross_entropy(scores, labels, (wf_label_opts){0})));
         WF_EXPECT_OK(wf_tape_reset(tape));
         after[step] = wf_ctx_memory(ctx).system_allocations;
         called[step] = calls;

@@ -176,7 +176,7 @@ typedef struct classifier {
 static wf_status classify(void *arg)
 {
     classifier *c = arg;
-    wf_var *loss = wf_softmax_cross_entropy(wf_apply(c->model, wf_input(c->tape, c->x)), c->labels);
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(c->model, wf_input(c->tape, c->x)), c->labels, (wf_label_opts){0});
     const wf_status status = wf_optim_step(c->optim, loss);
     put(&c->loss, wf_keep(loss));
     return status == WF_OK ? wf_tape_reset(c->tape) : status;

@@ -82,7 +82,7 @@ static training training_new(const way *w)
     if (w->sync)
         WF_EXPECT_OK(wf_parallelize(chain, on.mesh, WF_PARALLEL_SYNC_BN));
     t.pipe = wf_pipeline_new(on.mesh, chain,
-                             (wf_pipeline_opts){.loss = wf_softmax_cross_entropy,
+                             (wf_pipeline_opts){.loss = wf_mean_cross_entropy,
                                                 .chunks = w->chunks ? w->chunks : 3,
                                                 .schedule = w->kind,
                                                 .recompute = w->recompute,

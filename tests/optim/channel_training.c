@@ -90,7 +90,7 @@ static wf_var *loss_of(const trainer *t, wf_layer *model, int64_t lo, int64_t hi
     }
     wf_var *y = wf_apply(model, wf_input(t->b.tape, x));
     wf_tensor_free(x);
-    return t->task == LABELS ? wf_softmax_cross_entropy(y, *labels) : wf_mean(wf_mul(y, y));
+    return t->task == LABELS ? wf_softmax_cross_entropy(y, *labels, (wf_label_opts){0}) : wf_mean(wf_mul(y, y));
 }
 
 static void step_both(trainer *t, const char *what)

@@ -239,7 +239,7 @@ static double trained(const char *text)
         batch_of(t, x, labels);
         if (t == STEPS / 2) /* buckets are cut anew */
             WF_EXPECT_OK(wf_param_set_trainable(param_of(net, 1), false));
-        wf_var *loss = wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, x)), labels);
+        wf_var *loss = wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, x)), labels, (wf_label_opts){0});
         WF_EXPECT_OK(wf_optim_step(optim, loss));
         last += t >= STEPS - 10 ? wf_item(loss) / 10 : 0;
         WF_EXPECT_OK(wf_tape_reset(tape));

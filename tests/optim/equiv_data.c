@@ -129,7 +129,7 @@ static wf_var *loss_of(run *r, wf_layer *model, int64_t lo, int64_t hi, bool lay
         WF_EXPECT_OK(wf_tensor_set_layout(x, wf_layout_batch(mesh, WF_SHAPE(r->n, CHANNELS, SIDE, SIDE), lo, hi)));
         WF_EXPECT_OK(wf_tensor_set_layout(*labels, wf_layout_batch(mesh, WF_SHAPE(r->n), lo, hi)));
     }
-    wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(r->tape, x)), *labels);
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(r->tape, x)), *labels, (wf_label_opts){0});
     wf_tensor_free(x);
     return loss;
 }
@@ -208,7 +208,7 @@ static void steps_of_dataset(run *r, const char *what)
         WF_EXPECT_OK(wf_iter_next(iter, &b));
         WF_EXPECT(b.global == r->n, "a global batch of %lld, should be %lld", (long long)b.global, (long long)r->n);
         wf_var *scores = wf_apply(r->model, wf_input(r->tape, b.x));
-        step_both(r, what, wf_softmax_cross_entropy(scores, b.labels), 1);
+        step_both(r, what, wf_softmax_cross_entropy(scores, b.labels, (wf_label_opts){0}), 1);
         WF_EXPECT_OK(wf_tape_reset(r->tape));
     }
     wf_iter_free(iter);

@@ -81,7 +81,7 @@ static void types_of_functions(wf_dtype type, wf_tape *tape, const wf_tensor *sc
     expect_type("softmax", wf_softmax(x), WF_F32);
     expect_type("sum", wf_sum(x), WF_F32);
     expect_type("mean", wf_mean(x), WF_F32);
-    expect_type("cross entropy", wf_softmax_cross_entropy(x, labels), WF_F32);
+    expect_type("cross entropy", wf_softmax_cross_entropy(x, labels, (wf_label_opts){0}), WF_F32);
     expect_type("bce", wf_bce_logits(x, 1), WF_F32);
     expect_type("mse", wf_mse(x, full), WF_F32);
     WF_EXPECT(wf_count_correct(x, labels) >= 0, "count_correct of %s", wf_dtype_name(type));
@@ -376,7 +376,8 @@ static void train(const char *device, bool lamb, wf_dtype compute, double loss[S
         draw(&rng, x, label);
         WF_EXPECT_OK(wf_tensor_import(batch, x, sizeof x));
         WF_EXPECT_OK(wf_tensor_import(labels, label, sizeof label));
-        wf_var *scores = wf_apply(net, wf_input(tape, batch)), *cost = wf_softmax_cross_entropy(scores, labels);
+        wf_var *scores = wf_apply(net, wf_input(tape, batch)),
+               *cost = wf_softmax_cross_entropy(scores, labels, (wf_label_opts){0});
         WF_EXPECT(cost, "%s", wf_error_trail());
         loss[step] = wf_item(cost);
         WF_EXPECT_OK(wf_optim_step(optim, cost));

@@ -205,7 +205,7 @@ static double step(const program *p, const subject *s, wf_layer *model, wf_optim
     wf_var *scores = wf_apply(model, wf_input(p->tape, x));
     WF_EXPECT(scores, "%s: %s", s->name, wf_error_message());
     wf_tensor *t = labels_for(p, s, scores);
-    wf_var *loss = wf_softmax_cross_entropy(scores, t);
+    wf_var *loss = wf_softmax_cross_entropy(scores, t, (wf_label_opts){0});
     WF_EXPECT_OK(wf_optim_step(optim, loss));
     const double is = wf_item(loss);
     wf_tensor_free(x);
@@ -529,7 +529,7 @@ static void train_vit(wf_ctx *ctx)
     values_set(x, value);
     for (int step = 0; step < 30; step++) {
         wf_var *scores = wf_apply(model, wf_input(tape, x));
-        wf_var *loss = wf_softmax_cross_entropy(scores, t);
+        wf_var *loss = wf_softmax_cross_entropy(scores, t, (wf_label_opts){0});
         WF_EXPECT_OK(wf_optim_step(adam, loss));
         last = wf_item(loss);
         first = step == 0 ? last : first;

@@ -29,7 +29,7 @@ static wf_var *loss_on(wf_layer *net, int step, int64_t first, int64_t n, const 
         WF_EXPECT_OK(wf_tensor_set_layout(in, layout[0]));
         WF_EXPECT_OK(wf_tensor_set_layout(labels, layout[1]));
     }
-    wf_var *loss = wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, in)), labels);
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, in)), labels, (wf_label_opts){0});
     kept[n_kept++] = in;
     kept[n_kept++] = labels;
     return loss;

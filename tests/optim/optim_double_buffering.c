@@ -23,7 +23,7 @@ static wf_var *loss_on(wf_layer *net, int step, int64_t first, int64_t n, wf_ten
     }
     wf_tensor *in = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(n, IN), x);
     *labels = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(n), label);
-    wf_var *loss = wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, in)), *labels);
+    wf_var *loss = wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, in)), *labels, (wf_label_opts){0});
     wf_tensor_free(in);
     return loss;
 }

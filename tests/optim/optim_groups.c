@@ -259,7 +259,7 @@ static void stages(void)
     for (int c = 0; c < 2; c++) {
         wf_layer *chain = wf_sequential(ctx, WF_LAYERS(wf_linear(ctx, (wf_linear_opts){.in = 4, .out = 4}),
                                                        wf_linear(ctx, (wf_linear_opts){.in = 4, .out = 4})));
-        wf_pipeline *pipe = wf_pipeline_new(mesh, chain, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy});
+        wf_pipeline *pipe = wf_pipeline_new(mesh, chain, (wf_pipeline_opts){.loss = wf_mean_cross_entropy});
         wf_optim *optim = wf_sgd(wf_pipeline_model(pipe), (wf_sgd_opts){0});
         const wf_status status = wf_optim_group(optim, c ? "7/*" : "1/W", (wf_group_opts){.lr_scale = 0.5});
         WF_EXPECT(status == (c && size == 1 ? WF_ERR_ARGUMENT : WF_OK), "%s", wf_error_message());

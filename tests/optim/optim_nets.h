@@ -108,7 +108,7 @@ static inline wf_var *net_loss(const wf_mesh *mesh, wf_layer *net, wf_tape *tape
         WF_EXPECT_OK(wf_tensor_set_layout(b.x, wf_layout_batch(mesh, WF_SHAPE(all, 3, SIDE, SIDE), lo, lo + BATCH)));
         WF_EXPECT_OK(wf_tensor_set_layout(b.labels, wf_layout_batch(mesh, WF_SHAPE(all), lo, lo + BATCH)));
     }
-    return wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, b.x)), b.labels);
+    return wf_softmax_cross_entropy(wf_apply(net, wf_input(tape, b.x)), b.labels, (wf_label_opts){0});
 }
 
 #endif

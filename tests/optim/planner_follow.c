@@ -317,7 +317,7 @@ static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *los
     wf_tensor *labels, *x = samples_of(mesh, n * (mesh ? wf_mesh_rank(mesh, WF_AXIS_DATA) : 0), n, &labels);
     if (plan) {
         wf_pipeline_opts opts = wf_training_plan_pipeline(plan);
-        opts.loss = wf_softmax_cross_entropy;
+        opts.loss = wf_mean_cross_entropy;
         WF_EXPECT_OK(wf_training_plan_apply(plan, mesh, model, false));
         pipe = wf_pipeline_new(mesh, model, opts);
         WF_EXPECT(pipe, "%s", wf_error_message());
@@ -330,7 +330,7 @@ static void train(const wf_training_plan *plan, const wf_mesh *mesh, double *los
     wf_profile *profile = ctx->profile;
     for (int i = 0; i < STEPS; i++) {
         wf_var *loss = pipe ? wf_pipeline_step(pipe, tape, x, labels)
-                            : wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, x)), labels);
+                            : wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, x)), labels, (wf_label_opts){0});
         WF_EXPECT_OK(wf_optim_step(optim, loss));
         losses[i] = wf_item(loss);
         WF_EXPECT_OK(wf_tape_reset(tape));

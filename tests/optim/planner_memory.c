@@ -117,7 +117,7 @@ static void train(const wf_mesh *mesh, wf_layer *model, wf_optim *optim)
     wf_tape *tape = wf_tape_new(ctx);
     for (int i = 0; i < STEPS; i++) {
         wf_var *y = wf_apply(model, wf_input(tape, all));
-        WF_EXPECT_OK(wf_optim_step(optim, wf_softmax_cross_entropy(y, labels)));
+        WF_EXPECT_OK(wf_optim_step(optim, wf_softmax_cross_entropy(y, labels, (wf_label_opts){0})));
         WF_EXPECT_OK(wf_tape_reset(tape));
     }
     wf_tape_free(tape);

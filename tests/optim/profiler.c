@@ -36,7 +36,7 @@ static void train(wf_layer *model, wf_optim *optim, wf_iter *iter, wf_tape *tape
     for (int i = 0; i < STEPS; i++) {
         wf_batch b;
         WF_EXPECT_OK(wf_iter_next(iter, &b));
-        wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels);
+        wf_var *loss = wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels, (wf_label_opts){0});
         WF_EXPECT_OK(wf_optim_step(optim, loss));
         WF_EXPECT_OK(wf_tape_reset(tape));
     }

@@ -289,7 +289,7 @@ static wf_var *cross_entropy(const program *r, wf_var *y, int64_t which, wf_tens
         own.weight = weight = wf_tensor_from_host(r->ctx, WF_F64, WF_SHAPE(shape.dim[1]), each);
         own.smoothing = 0.125;
     }
-    wf_var *loss = wf_softmax_cross_entropy_with(scores, *held, own);
+    wf_var *loss = wf_softmax_cross_entropy(scores, *held, own);
     wf_tensor_free(weight);
     return loss;
 }

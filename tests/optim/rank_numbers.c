@@ -379,8 +379,7 @@ static void pipeline_stage(void)
     on.mesh = wf_mesh_open(turned, (wf_mesh_opts){.stage = size});
     wf_layer *model = model_new(false, false);
     WF_EXPECT(wf_module_add(model, "last", wf_module(ctx, fails, NULL)), "%s", wf_error_message());
-    wf_pipeline *pipe =
-        wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_softmax_cross_entropy, .chunks = 2});
+    wf_pipeline *pipe = wf_pipeline_new(on.mesh, model, (wf_pipeline_opts){.loss = wf_mean_cross_entropy, .chunks = 2});
     WF_EXPECT(pipe, "%s", wf_error_message());
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *x = x_of(&b, WF_F64, 0, 4), *labels = labels_of(&b, 0, 4);

@@ -83,7 +83,7 @@ static void a_fit(void)
     const int64_t labels[] = {0, 1, 0, 1};
     wf_layer *model = wf_layer_named(wf_linear(ctx, (wf_linear_opts){.in = 2, .out = 2}), "fc");
     wf_fit_opts o = {.optim = wf_sgd(model, (wf_sgd_opts){.lr = 0.25}),
-                     .loss = wf_softmax_cross_entropy,
+                     .loss = wf_mean_cross_entropy,
                      .train = rank == 0 ? wf_memory_dataset(ctx, WF_F32, WF_SHAPE(2, 2), x, labels) : NULL,
                      .epochs = 2,
                      .tensorboard = run_folder("fit"),

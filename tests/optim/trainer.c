@@ -336,7 +336,7 @@ static wf_status run_step_of(wf_trainer *trainer, void *user)
     wf_batch b;
     WF_EXPECT_OK(wf_iter_next(n->run->iter, &b));
     wf_var *scores = wf_apply(n->run->model, wf_input(n->run->tape, b.x));
-    wf_var *loss = wf_softmax_cross_entropy(scores, b.labels);
+    wf_var *loss = wf_softmax_cross_entropy(scores, b.labels, (wf_label_opts){0});
     WF_EXPECT_OK(wf_optim_step(n->run->optim, loss));
     WF_EXPECT_OK(wf_trainer_observe_var(trainer, "loss", loss, (double)b.size));
     WF_EXPECT_OK(wf_trainer_observe(trainer, "first", wf_trainer_iteration(trainer) * (rank + 0.1), (double)b.size));

@@ -77,7 +77,7 @@ static wf_var *loss_of(fixture *f, wf_layer *model, int64_t n, const double *x, 
     *kept = wf_tensor_from_host(f->ctx, WF_I64, WF_SHAPE(n), label);
     wf_var *scores = wf_apply(model, wf_input(f->tape, in));
     wf_tensor_free(in);
-    return wf_softmax_cross_entropy(scores, *kept);
+    return wf_softmax_cross_entropy(scores, *kept, (wf_label_opts){0});
 }
 
 /* The step of the serial program on batch k of all ranks, and what it leaves: the same as `mine` and the model. */
@@ -136,7 +136,8 @@ static void joined(void)
             const int64_t k = step % longest(f.size);
             WF_EXPECT_OK(wf_iter_next(iter, &b));
             WF_EXPECT(b.size == batch_of(f.rank, k), "batch %d has %d samples", (int)k, (int)b.size);
-            wf_var *loss = wf_softmax_cross_entropy(wf_apply(f.model, wf_input(f.tape, b.x)), b.labels);
+            wf_var *loss =
+                wf_softmax_cross_entropy(wf_apply(f.model, wf_input(f.tape, b.x)), b.labels, (wf_label_opts){0});
             WF_EXPECT_OK(wf_optim_step(f.optim, loss));
             expect_serial(&f, comm_names[n], k, loss);
             WF_EXPECT_OK(wf_tape_reset(f.tape));

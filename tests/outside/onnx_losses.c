@@ -59,7 +59,7 @@ static wf_var *loss_of(onnx_call *call, const loss_question *q)
 {
     const bool none = onnx_word_is(call, "reduction", "none"), sum = onnx_word_is(call, "reduction", "sum");
     if (!none && !q->weight) {
-        wf_var *mean = wf_nll_with(q->logp, wf_value(labels_here(q->labels, q->logp)), q->opts);
+        wf_var *mean = wf_nll(q->logp, wf_value(labels_here(q->labels, q->logp)), q->opts);
         mean = call->run->mesh ? whole_loss(call, mean) : mean;
         return sum ? wf_scale(mean, (double)wf_count_labels(wf_value(q->labels), q->opts)) : mean;
     }

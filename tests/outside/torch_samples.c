@@ -351,7 +351,7 @@ static void run_loss(const sample *s, bool labels)
     wf_var *leaf = wf_leaf(tape, x), *y, *target = labels ? NULL : wf_leaf(tape, t);
     const wf_label_opts opts = {.ignores = true, .ignored = (int64_t)option(s, "ignored", -100)};
     if (labels)
-        y = s->op[0] == 'n' ? wf_nll_with(leaf, t, opts) : wf_softmax_cross_entropy_with(leaf, t, opts);
+        y = s->op[0] == 'n' ? wf_nll(leaf, t, opts) : wf_softmax_cross_entropy(leaf, t, opts);
     else if (s->op[0] == 'b')
         y = wf_bce_logits_with(leaf, t);
     else
