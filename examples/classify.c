@@ -322,7 +322,7 @@ static tally test_images(training *t)
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         WF_MUST(wf_check(scores));
         WF_MUST(wf_confusion_add(t->confusion, scores, b.labels, (wf_label_opts){0}));
-        const int64_t top1 = wf_count_correct(scores, b.labels),
+        const int64_t top1 = wf_count_correct(scores, b.labels, (wf_label_opts){0}),
                       top5 = wf_count_top_k(scores, b.labels, 5, (wf_label_opts){0});
         if (t->s->how.counts) {
             all.top1 += top1;

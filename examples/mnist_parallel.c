@@ -171,7 +171,7 @@ static void evaluate(const training *t, int64_t epoch)
         wf_tensor *labels;
         wf_var *scores = scores_of(t, t->test, &labels);
         if (wf_comm_rank(t->model) == 0) {
-            right[0] += (double)wf_count_correct(scores, labels);
+            right[0] += (double)wf_count_correct(scores, labels, (wf_label_opts){0});
             right[1] += (double)wf_tensor_count(labels);
         }
         wf_tensor_free(labels);

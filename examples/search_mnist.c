@@ -139,7 +139,7 @@ static wf_status evaluate(training *t, double *accuracy)
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         if ((status = wf_check(scores)) != WF_OK)
             return status;
-        counted[0] += (double)wf_count_correct(scores, b.labels);
+        counted[0] += (double)wf_count_correct(scores, b.labels, (wf_label_opts){0});
         counted[1] += (double)b.size;
         status = wf_tape_reset(t->tape);
     }

@@ -126,7 +126,7 @@ static wf_status evaluate(wf_trainer *trainer, void *user)
         WF_MUST(wf_iter_next(t->test, &b));
         wf_var *scores = wf_apply(t->model, wf_input(t->tape, b.x));
         WF_MUST(wf_check(scores));
-        const double right = (double)wf_count_correct(scores, b.labels), of = (double)b.size;
+        const double right = (double)wf_count_correct(scores, b.labels, (wf_label_opts){0}), of = (double)b.size;
         WF_MUST(wf_trainer_observe(trainer, "accuracy", right / of, t->s->how.counts ? of : 0));
         WF_MUST(wf_tape_reset(t->tape));
     }

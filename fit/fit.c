@@ -29,7 +29,7 @@ typedef struct fitting {
 
 double wf_accuracy(const wf_var *scores, const wf_tensor *labels)
 {
-    const int64_t right = wf_count_correct(scores, labels);
+    const int64_t right = wf_count_correct(scores, labels, (wf_label_opts){0});
     return right < 0 ? NAN : (double)right / (double)wf_tensor_count(labels);
 }
 

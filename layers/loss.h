@@ -103,8 +103,7 @@ wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts);
 /* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. Classes
  * that ranks share are WF_ERR_SHAPE on all of them, here and in the next two; wf_redistribute makes them whole. Scores
  * of tokens [N,T,C] are wf_image(scores, WF_SHAPE(T)). */
-int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels);
-int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts);
+int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts);
 /* In how many it is among the k largest: top-k accuracy over all ranks is wf_evaluator_add_sum of this and of
  * wf_count_labels. */
 int64_t wf_count_top_k(const wf_var *scores, const wf_tensor *labels, int64_t k, wf_label_opts opts);

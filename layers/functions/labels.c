@@ -464,12 +464,7 @@ static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, int
 }
 
 /* Reads a number from the device, which waits for it: for measuring, not for each step. */
-int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels)
-{
-    return wf_count_correct_with(scores, labels, (wf_label_opts){0});
-}
-
-int64_t wf_count_correct_with(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts)
+int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts)
 {
     return wf_count_top_k(scores, labels, 1, opts);
 }

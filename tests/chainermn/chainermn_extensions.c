@@ -119,8 +119,8 @@ static double accuracy_of(const training *t)
         if (batch.size == 0)
             continue;
         wf_var *y = wf_apply(t->model, wf_input(t->tape, batch.x));
-        WF_EXPECT_OK(
-            wf_evaluator_add_sum(all, "accuracy", (double)wf_count_correct(y, batch.labels), (double)batch.size));
+        WF_EXPECT_OK(wf_evaluator_add_sum(
+            all, "accuracy", (double)wf_count_correct(y, batch.labels, (wf_label_opts){0}), (double)batch.size));
     }
     WF_EXPECT_OK(wf_evaluator_finish(all));
     WF_EXPECT_OK(wf_tape_set_mode(t->tape, WF_TRAIN));

@@ -91,7 +91,7 @@ static serial_run serial_averaged(wf_ctx *where, wf_layer *model, int epochs, do
         WF_EXPECT_OK(wf_tape_set_mode(tape, WF_EVAL));
         wf_var *scores = wf_apply(s.model, wf_input(tape, test));
         s.test_loss = wf_item(wf_softmax_cross_entropy(scores, labels[1], (wf_label_opts){0}));
-        s.accuracy[e] = (double)wf_count_correct(scores, labels[1]) / TESTED;
+        s.accuracy[e] = (double)wf_count_correct(scores, labels[1], (wf_label_opts){0}) / TESTED;
         WF_EXPECT_OK(wf_tape_reset(tape));
         WF_EXPECT_OK(wf_tape_set_mode(tape, WF_TRAIN));
         if (ema && e < epochs - 1)

@@ -243,7 +243,8 @@ static void losses(void)
     expect_values("cross entropy", wf_softmax_cross_entropy(x, labels, (wf_label_opts){0}), 1,
                   (double[]){(log(z) + log(3)) / 2});
     expect_values("nll", wf_nll(x, labels, (wf_label_opts){0}), 1, (double[]){-(3 + 5) / 2.});
-    WF_EXPECT(wf_count_correct(x, labels) == 2, "count_correct is %lld", (long long)wf_count_correct(x, labels));
+    WF_EXPECT(wf_count_correct(x, labels, (wf_label_opts){0}) == 2, "count_correct is %lld",
+              (long long)wf_count_correct(x, labels, (wf_label_opts){0}));
     wf_var *spread = leaf(WF_SHAPE(2, 3), (double[]){3, 2, 1, 5, 5, 5});
     for (int k = 1; k <= 4; k++)
         WF_EXPECT(wf_count_top_k(spread, labels, k, (wf_label_opts){0}) == (k < 3 ? 1 : 2), "among %d: %lld", k,
@@ -253,14 +254,14 @@ static void losses(void)
     wf_error_clear();
     wf_var *image = leaf(WF_SHAPE(1, 2, 1, 2), (double[]){7, 8, 9, 1});
     expect_values("nll of pixels", wf_nll(image, pixels, (wf_label_opts){0}), 1, (double[]){-(9 + 1) / 2.});
-    WF_EXPECT(wf_count_correct(image, pixels) == 1, "count_correct of pixels");
+    WF_EXPECT(wf_count_correct(image, pixels, (wf_label_opts){0}) == 1, "count_correct of pixels");
 
     /* Labels of rank 4 lie channels-last; rows are counted row-major. */
     const uint8_t voxel[] = {0, 1, 0, 0};
     wf_tensor *voxels = wf_tensor_from_host(ctx, WF_U8, WF_SHAPE(1, 2, 2, 1), voxel);
     wf_var *volume = leaf(WF_SHAPE(1, 2, 2, 2, 1), (double[]){1, 0, 5, 0, 0, 1, 0, 7});
     expect_values("nll of voxels", wf_nll(volume, voxels, (wf_label_opts){0}), 1, (double[]){-(1 + 1 + 5 + 0) / 4.});
-    WF_EXPECT(wf_count_correct(volume, voxels) == 3, "count_correct of voxels");
+    WF_EXPECT(wf_count_correct(volume, voxels, (wf_label_opts){0}) == 3, "count_correct of voxels");
     wf_tensor_free(voxels);
 
     wf_var *a = leaf(WF_SHAPE(2), (double[]){0, 2}), *b = leaf(WF_SHAPE(2), (double[]){3, 1});
@@ -297,7 +298,7 @@ static void ignored_labels(void)
                   *nothing = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(3), none);
         wf_var *x = leaf(WF_SHAPE(3, 3), (double[]){1, 2, 3, 4, 4, 4, 5, 5, 5}), *loss = wf_nll(x, labels, opts);
         expect_values("nll of two rows", loss, 1, (double[]){-(3 + 5) / 2.});
-        WF_EXPECT(wf_count_correct_with(x, labels, opts) == 2, "correct of two");
+        WF_EXPECT(wf_count_correct(x, labels, opts) == 2, "correct of two");
         WF_EXPECT(wf_count_labels(labels, opts) == 2 && wf_count_labels(labels, (wf_label_opts){0}) == 3, "rows");
         WF_EXPECT_OK(wf_backward(loss));
         double grad[9];
@@ -366,9 +367,9 @@ static void label_errors(void)
                 "nll of 3 classes takes weights [3], not [2]");
     expect_null("mse, another reduction", wf_mse_reduced(x, x, (wf_loss_reduction)-1), WF_ERR_ARGUMENT,
                 "mse: reduction is -1");
-    WF_EXPECT(wf_count_correct(x, bad) == -1, "count_correct counted a label that is out of range");
+    WF_EXPECT(wf_count_correct(x, bad, (wf_label_opts){0}) == -1, "count_correct counted a label that is out of range");
     wf_error_clear();
-    WF_EXPECT(wf_count_correct(NULL, bad) == -1, "count_correct of NULL");
+    WF_EXPECT(wf_count_correct(NULL, bad, (wf_label_opts){0}) == -1, "count_correct of NULL");
     wf_tensor_free(bad);
     wf_tensor_free(few);
     wf_tensor_free(reals);

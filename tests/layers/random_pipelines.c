@@ -125,12 +125,12 @@ static void compare_metrics(programs *r, const rows *b, wf_var *expected, wf_var
     wf_evaluator *evaluator = wf_evaluator_new(on.comm);
     wf_tensor *labels = targets(b, lo, hi), *all = targets(b, 0, b->n);
     if (wf_mesh_rank(on.mesh, WF_AXIS_STAGE) == p->mesh.stage - 1) {
-        const double n = (double)wf_count_labels(labels, opts), right = (double)wf_count_correct_with(y, labels, opts);
+        const double n = (double)wf_count_labels(labels, opts), right = (double)wf_count_correct(y, labels, opts);
         WF_EXPECT_OK(wf_evaluator_add_sum(evaluator, "accuracy", right, n));
     }
     WF_EXPECT_OK(wf_evaluator_finish(evaluator));
     const double is = wf_evaluator_mean(evaluator, "accuracy"),
-                 should = (double)wf_count_correct_with(expected, all, opts) / (double)counted(b, 0, b->n);
+                 should = (double)wf_count_correct(expected, all, opts) / (double)counted(b, 0, b->n);
     WF_EXPECT(fabs(is - should) <= 1e-12, "%s: an accuracy of %.17g, not %.17g", p->text, is, should);
     wf_tensor_free(labels);
     wf_tensor_free(all);

@@ -68,7 +68,7 @@ static void refuse_hits(const wf_mesh *mesh, wf_var *scores, const wf_tensor *la
     if (!mesh || wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
         return;
     wf_var *pixels = wf_image(scores, WF_SHAPE(wf_var_shape(scores).dim[1]));
-    WF_EXPECT(wf_count_correct(pixels, labels) == -1 &&
+    WF_EXPECT(wf_count_correct(pixels, labels, (wf_label_opts){0}) == -1 &&
                   strstr(wf_error_message(), "needs all of dimension 1, which is sharded"),
               "hits of cut classes: %s", wf_error_message());
     wf_error_clear();
