@@ -124,7 +124,7 @@ static void choose_model(training *t)
 {
     static const char *const models[] = {"dense", "convolutional", NULL};
     t->kind = choice(t->comm, "model", t->settings->model, models);
-    t->loss = t->kind == DENSE ? wf_bce_logits_with : squared_errors;
+    t->loss = t->kind == DENSE ? wf_bce_logits : squared_errors;
 }
 
 /* As the plan says. */

@@ -194,7 +194,7 @@ static wf_status train_step(wf_trainer *trainer, void *user)
     part_draw(&t->part, t->s, (i - 1) * t->s->batch);
     wf_var *scores = scores_of(t);
     wf_tensor *kept = wf_keep(scores);
-    wf_var *loss = wf_bce_logits_with(scores, t->part.mask);
+    wf_var *loss = wf_bce_logits(scores, t->part.mask);
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, 1));
     if (i == t->s->iterations || i % t->s->log_every == 0)

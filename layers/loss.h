@@ -49,9 +49,9 @@ wf_var *wf_mean_cross_entropy(wf_var *logits, const wf_tensor *labels);
  * that is cut by vocabulary sends no score. Nothing is copied. */
 wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label_opts opts);
 
-/* Binary cross entropy of logits with one target for all elements, or one for each (of any type). */
-wf_var *wf_bce_logits(wf_var *x, double target);
-wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target);
+/* Binary cross entropy of logits, with a target for each (of any type) or one for all. */
+wf_var *wf_bce_logits(wf_var *x, const wf_tensor *target);
+wf_var *wf_bce_logits_constant(wf_var *x, double target);
 
 /* Mean of (a - b)^2 and of |a - b|; gradients go to both. Equal shapes, types and layouts, here and in the next two. */
 wf_var *wf_mse(wf_var *a, wf_var *b);

@@ -62,7 +62,7 @@ typedef enum wf_pipeline_recompute {
     WF_RECOMPUTE_ALWAYS
 } wf_pipeline_recompute;
 
-/* The loss of a chunk: a mean over its samples. wf_mean_cross_entropy and wf_bce_logits_with are such functions. If
+/* The loss of a chunk: a mean over its samples. wf_mean_cross_entropy and wf_bce_logits are such functions. If
  * it ignores labels (wf_label_opts), the loss of the batch is the mean over the labels of all chunks and ranks that
  * count, 0 if none counts. Adding a mean over other elements to it takes 1 chunk and a batch with a layout: a chunk is
  * differentiated before it is known how many labels of the whole batch count, so its two terms have no common weight

@@ -120,12 +120,12 @@ static wf_var *loss(loss_state state, wf_var *a, wf_var *b, const wf_tensor *tar
     return wf_reduction_mark(out, &reduction);
 }
 
-wf_var *wf_bce_logits(wf_var *x, double target)
+wf_var *wf_bce_logits_constant(wf_var *x, double target)
 {
     x = wf_widened(x);
     if (!x)
         return NULL;
-    WF_TRY_NULL(wf_function_check("bce_logits", x, WF_ANY_FUNCTION));
+    WF_TRY_NULL(wf_function_check("bce_logits_constant", x, WF_ANY_FUNCTION));
     return loss((loss_state){.kind = WF_LOSS_BCE_LOGITS, .value = target, .scale = 1}, x, NULL, NULL);
 }
 
@@ -151,7 +151,7 @@ static wf_var *loss_to(const char *what, loss_state state, wf_var *x, const wf_t
     return loss(state, x, NULL, target);
 }
 
-wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
+wf_var *wf_bce_logits(wf_var *x, const wf_tensor *target)
 {
     return wf_bce_logits_reduced(x, target, WF_REDUCTION_MEAN);
 }
@@ -159,7 +159,7 @@ wf_var *wf_bce_logits_with(wf_var *x, const wf_tensor *target)
 wf_var *wf_bce_logits_reduced(wf_var *x, const wf_tensor *target, wf_loss_reduction reduction)
 {
     const loss_state state = {.kind = WF_LOSS_BCE_LOGITS, .scale = 1, .reduction = reduction};
-    return loss_to("bce_logits_with", state, x, target);
+    return loss_to("bce_logits", state, x, target);
 }
 
 wf_var *wf_kl_div(wf_var *logq, const wf_tensor *p)

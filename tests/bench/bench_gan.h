@@ -50,10 +50,10 @@ static inline wf_status bench_gan_step(void *gan)
     wf_var *real = wf_input(g->tape, g->images);
     wf_var *z = wf_rand_uniform(g->tape, WF_SHAPE(wf_var_shape(real).dim[0], g->latent), -1, 1, real);
     wf_var *fake = wf_apply(g->gen, z);
-    wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
-    wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
+    wf_var *loss_real = wf_bce_logits_constant(wf_apply(g->dis, real), 1);
+    wf_var *loss_fake = wf_bce_logits_constant(wf_apply(g->dis, wf_detach(fake)), 0);
     WF_MUST(wf_optim_step(g->opt_dis, wf_add(loss_real, loss_fake)));
-    wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
+    wf_var *loss_gen = wf_bce_logits_constant(wf_apply(g->dis, fake), 1);
     WF_MUST(wf_optim_step(g->opt_gen, loss_gen));
     return wf_tape_reset(g->tape);
 }

@@ -109,10 +109,10 @@ static void train(const bench *b, const trainee *t)
     if (b->s.gan) {
         wf_var *z = wf_rand_uniform(b->tape, WF_SHAPE(b->s.batch, 100), -1, 1, x);
         wf_var *fake = wf_apply(t->net[0], z);
-        wf_var *real_loss = wf_bce_logits(wf_apply(t->net[1], x), 1);
-        wf_var *fake_loss = wf_bce_logits(wf_apply(t->net[1], wf_detach(fake)), 0);
+        wf_var *real_loss = wf_bce_logits_constant(wf_apply(t->net[1], x), 1);
+        wf_var *fake_loss = wf_bce_logits_constant(wf_apply(t->net[1], wf_detach(fake)), 0);
         WF_MUST(wf_optim_step(t->optim[1], wf_add(real_loss, fake_loss)));
-        wf_var *loss = wf_bce_logits(wf_apply(t->net[1], fake), 1);
+        wf_var *loss = wf_bce_logits_constant(wf_apply(t->net[1], fake), 1);
         WF_MUST(wf_optim_step(t->optim[0], loss));
     } else {
         WF_MUST(wf_optim_step(t->optim[0],

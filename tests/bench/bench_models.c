@@ -116,8 +116,8 @@ static void step(wf_comm *comm, wf_tape *tape, trainee *t, int64_t i)
     WF_MUST(wf_barrier(comm));
     const double start = bench_seconds();
     wf_var *scores = wf_apply(t->model, wf_input(tape, t->x));
-    wf_var *loss = t->mask ? wf_bce_logits_with(scores, t->target)
-                           : wf_softmax_cross_entropy(scores, t->target, (wf_label_opts){0});
+    wf_var *loss =
+        t->mask ? wf_bce_logits(scores, t->target) : wf_softmax_cross_entropy(scores, t->target, (wf_label_opts){0});
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_tape_reset(tape));
     bench_finish(wf_comm_ctx(comm));

@@ -86,7 +86,7 @@ static wf_var *loss_of_tokens(const trainee *t, wf_var *y)
 
 static wf_var *loss_of_mask(const trainee *t, wf_var *y)
 {
-    return wf_bce_logits_with(y, t->target);
+    return wf_bce_logits(y, t->target);
 }
 
 static wf_var *loss_of_values(const trainee *t, wf_var *y)

@@ -117,7 +117,7 @@ static void local_means(void)
     begin();
     wf_var *x = counted(WF_SHAPE(4, 3), 0, NULL), *few = counted(WF_SHAPE(2, 3), 0, NULL);
     wf_var *none = counted(WF_SHAPE(0, 3), 0, NULL);
-    wf_var *mean = wf_mean(x), *bce = wf_bce_logits(x, 1);
+    wf_var *mean = wf_mean(x), *bce = wf_bce_logits_constant(x, 1);
     WF_EXPECT(mean->loss_mean && mean->loss_count == 4, "a mean of 4 counts %lld", (long long)mean->loss_count);
     WF_EXPECT(bce->loss_mean && bce->loss_count == 4, "a loss of 4 counts %lld", (long long)bce->loss_count);
     wf_var *sum = wf_sum(x);
@@ -190,7 +190,7 @@ static void missing_targets(void)
     expect_null("no places", wf_max_unpool(x, NULL, (wf_pool_opts){0}, wf_shape_scalar()), WF_ERR_ARGUMENT,
                 "max_unpool: the variable of places is NULL");
     expect_null("no labels", wf_nll(x, NULL, (wf_label_opts){0}), WF_ERR_ARGUMENT, "nll: the tensor of labels is NULL");
-    expect_null("no target", wf_bce_logits_with(x, NULL), WF_ERR_ARGUMENT, "bce_logits_with: the target is NULL");
+    expect_null("no target", wf_bce_logits(x, NULL), WF_ERR_ARGUMENT, "bce_logits: the target is NULL");
     expect_null("no target", wf_dice(x, NULL, (wf_dice_opts){0}), WF_ERR_ARGUMENT, "dice: the target is NULL");
     WF_EXPECT(!wf_softmax_cross_entropy(NULL, NULL, (wf_label_opts){0}) && wf_error_code() == WF_OK,
               "NULL scores are a new error");
@@ -211,7 +211,7 @@ static void other_parts(void)
     expect_null("mse of other wholes", wf_mse(x, wide), WF_ERR_SHAPE, "mse takes equal shapes, not [3,3] and [2,3]");
     expect_null("whole labels", wf_nll(x, labels, (wf_label_opts){0}), WF_ERR_SHAPE,
                 "not [3,3] (this rank's part of [8,3]) and [8]");
-    expect_null("whole target", wf_bce_logits_with(x, whole), WF_ERR_SHAPE, "[3,3] (this rank's part of [8,3]), not");
+    expect_null("whole target", wf_bce_logits(x, whole), WF_ERR_SHAPE, "[3,3] (this rank's part of [8,3]), not");
     expect_null("dice, whole target", wf_dice(x, whole, (wf_dice_opts){0}), WF_ERR_SHAPE, "this rank's part of [8,3]");
     wf_tensor_free(labels);
     wf_tensor_free(whole);
@@ -451,7 +451,7 @@ static void all_functions(wf_var *x, const wf_tensor *labels)
     wf_var *flat = wf_flatten(wf_slice(both, (wf_box){.rank = 4, .hi = {3, 3, 2, 2}}));
     wf_var *loss = wf_softmax_cross_entropy(flat, labels, (wf_label_opts){0});
     wf_var *z = wf_randn(x->tape, WF_SHAPE(3, 12), x);
-    wf_var *more = wf_add(wf_mse(flat, z), wf_bce_logits(wf_softmax(flat), 1));
+    wf_var *more = wf_add(wf_mse(flat, z), wf_bce_logits_constant(wf_softmax(flat), 1));
     WF_EXPECT_OK(wf_backward(wf_add(loss, wf_add(more, wf_sum(wf_transpose(flat, (int[]){1, 0}))))));
 }
 

@@ -190,12 +190,12 @@ static void concats(void)
 
 static wf_var *bce_one(wf_var *x)
 {
-    return wf_bce_logits(x, 1.0);
+    return wf_bce_logits_constant(x, 1.0);
 }
 
 static wf_var *bce_between(wf_var *x)
 {
-    return wf_bce_logits(x, 0.3);
+    return wf_bce_logits_constant(x, 0.3);
 }
 
 /* Targets of 0, 1 and between, of x's shape. The loss keeps what it needs of a target or of labels: these go at once.
@@ -214,7 +214,7 @@ static wf_var *towards(wf_var *(*f)(wf_var *, const wf_tensor *), wf_var *x)
 
 static wf_var *bce_target(wf_var *x)
 {
-    return towards(wf_bce_logits_with, x);
+    return towards(wf_bce_logits, x);
 }
 
 static wf_var *focal_default(wf_var *x, const wf_tensor *t)

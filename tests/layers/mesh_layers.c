@@ -35,7 +35,7 @@ static wf_var *squares_of(wf_var *x)
 
 static wf_var *logits_of(wf_var *x)
 {
-    return wf_bce_logits(x, 1);
+    return wf_bce_logits_constant(x, 1);
 }
 
 static wf_var *dropped(wf_var *x)

@@ -150,7 +150,7 @@ static const struct {
     bool labels;
 } losses[] = {
     {"entropy", entropy_ignoring, true}, {"nll", nll_ignoring, true},     {"sum", sum_ignoring, true},
-    {"weighed", entropy_weighed, true},  {"dice", dice, false},           {"bce", wf_bce_logits_with, false},
+    {"weighed", entropy_weighed, true},  {"dice", dice, false},           {"bce", wf_bce_logits, false},
     {"squares", squares, false},         {"distances", distances, false},
 };
 

@@ -227,7 +227,7 @@ static bits train(const training *t, marks how)
         const uint64_t own = t->spatial ? 0 : (uint64_t)wf_comm_rank(run.comm);
         wf_tensor *x = local(image(2, 10 * (uint64_t)i + own), t->spatial);
         wf_tensor *mask = local(image(1, 1000 + 10 * (uint64_t)i + own), t->spatial);
-        wf_var *loss = wf_bce_logits_with(wf_apply(net, wf_input(run.tape, x)), mask);
+        wf_var *loss = wf_bce_logits(wf_apply(net, wf_input(run.tape, x)), mask);
         WF_EXPECT_OK(t->parts && i % 2 == 0 ? wf_optim_accumulate(optim, loss) : wf_optim_step(optim, loss));
         const double value = wf_item(loss);
         bits_add(&b, &value, sizeof value);

@@ -4,7 +4,7 @@
 
 static wf_var *bce(wf_var *x)
 {
-    return wf_bce_logits(x, 0.25);
+    return wf_bce_logits_constant(x, 0.25);
 }
 
 static wf_var *mse(wf_var *x)

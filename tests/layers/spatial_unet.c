@@ -143,7 +143,7 @@ static double step(wf_layer *model, wf_optim *optim, const wf_mesh *mesh, bool c
         labels = labels_of(y);
         loss = wf_softmax_cross_entropy(y, labels, (wf_label_opts){0});
     } else
-        loss = wf_bce_logits_with(y, mask_part);
+        loss = wf_bce_logits(y, mask_part);
     WF_EXPECT_OK(wf_optim_step(optim, loss));
     const double value = wf_item(loss);
     wf_tensor_free(x);

@@ -168,8 +168,8 @@ static inline wf_status step_dis(void *arg)
     put(&g->z, wf_keep(z));
     wf_var *fake = wf_apply(g->gen, z);
     put(&g->fake, wf_keep(fake));
-    wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
-    wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
+    wf_var *loss_real = wf_bce_logits_constant(wf_apply(g->dis, real), 1);
+    wf_var *loss_fake = wf_bce_logits_constant(wf_apply(g->dis, wf_detach(fake)), 0);
     wf_var *loss = wf_add(loss_real, loss_fake);
     const wf_status status = wf_optim_step(g->opt_dis, loss);
     put(&g->loss_dis, wf_keep(loss));
@@ -180,7 +180,7 @@ static inline wf_status step_gen(void *arg)
 {
     gan *g = arg;
     wf_var *z = wf_rand_uniform(g->tape, WF_SHAPE(BATCH, LATENT), -1, 1, wf_input(g->tape, g->x));
-    wf_var *loss = wf_bce_logits(wf_apply(g->dis, wf_apply(g->gen, z)), 1);
+    wf_var *loss = wf_bce_logits_constant(wf_apply(g->dis, wf_apply(g->gen, z)), 1);
     wf_status status = wf_optim_step(g->opt_gen, loss);
     if (status == WF_OK && g->ema)
         status = wf_ema_update(g->ema);

@@ -82,7 +82,7 @@ static void types_of_functions(wf_dtype type, wf_tape *tape, const wf_tensor *sc
     expect_type("sum", wf_sum(x), WF_F32);
     expect_type("mean", wf_mean(x), WF_F32);
     expect_type("cross entropy", wf_softmax_cross_entropy(x, labels, (wf_label_opts){0}), WF_F32);
-    expect_type("bce", wf_bce_logits(x, 1), WF_F32);
+    expect_type("bce", wf_bce_logits_constant(x, 1), WF_F32);
     expect_type("mse", wf_mse(x, full), WF_F32);
     WF_EXPECT(wf_count_correct(x, labels, (wf_label_opts){0}) >= 0, "count_correct of %s", wf_dtype_name(type));
     WF_EXPECT(isfinite(wf_item(wf_mean(x))), "item of a mean");

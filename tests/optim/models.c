@@ -394,11 +394,11 @@ static void gan_step(const program *p, const gan *g, double loss[2])
     wf_var *real = wf_input(p->tape, images);
     wf_var *z = wf_rand_uniform(p->tape, WF_SHAPE(wf_var_shape(real).dim[0], 4), -1, 1, real);
     wf_var *fake = wf_apply(g->gen, z);
-    wf_var *loss_real = wf_bce_logits(wf_apply(g->dis, real), 1);
-    wf_var *loss_fake = wf_bce_logits(wf_apply(g->dis, wf_detach(fake)), 0);
+    wf_var *loss_real = wf_bce_logits_constant(wf_apply(g->dis, real), 1);
+    wf_var *loss_fake = wf_bce_logits_constant(wf_apply(g->dis, wf_detach(fake)), 0);
     wf_var *loss_dis = wf_add(loss_real, loss_fake);
     WF_EXPECT_OK(wf_optim_step(g->opt_dis, loss_dis));
-    wf_var *loss_gen = wf_bce_logits(wf_apply(g->dis, fake), 1);
+    wf_var *loss_gen = wf_bce_logits_constant(wf_apply(g->dis, fake), 1);
     WF_EXPECT_OK(wf_optim_step(g->opt_gen, loss_gen));
     loss[0] = wf_item(loss_dis);
     loss[1] = wf_item(loss_gen);

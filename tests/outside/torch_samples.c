@@ -353,7 +353,7 @@ static void run_loss(const sample *s, bool labels)
     if (labels)
         y = s->op[0] == 'n' ? wf_nll(leaf, t, opts) : wf_softmax_cross_entropy(leaf, t, opts);
     else if (s->op[0] == 'b')
-        y = wf_bce_logits_with(leaf, t);
+        y = wf_bce_logits(leaf, t);
     else
         y = s->op[0] == 'm' ? wf_mse(leaf, target) : wf_l1(leaf, target);
     compare_sample(s, NULL, leaf, y);
