@@ -2,7 +2,7 @@
  *
  *     wf_dataset *all = wf_hdf5_dataset(ctx, "train-*.h5", (wf_hdf5_opts){.cache_bytes = 256 << 20});
  *     wf_dataset *part = wf_scatter_dataset(comm, all, (wf_scatter_opts){.shuffle = true, .each_reads = true});
- *     wf_iter *iter = wf_prefetch(wf_batches(part, (wf_batch_opts){.size = 64}), 2);
+ *     wf_iter *iter = wf_prefetch(wf_batches(part, (wf_batch_opts){.size = 64}), (wf_prefetch_opts){.depth = 2});
  *
  * With each_reads nothing is sent: a rank reads the samples of its part when they are needed, and of images that are
  * sharded over a mesh (wf_mesh_scatter_dataset, wf_batch_opts.sharded) the pixels of its own box, and as many around it

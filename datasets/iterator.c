@@ -52,11 +52,6 @@ wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
     return iter;
 }
 
-wf_iter *wf_prefetch(wf_iter *iter, int depth)
-{
-    return wf_prefetch_with(iter, (wf_prefetch_opts){.depth = depth ? depth : -1});
-}
-
 static wf_status check_prefetch(const wf_iter *iter, wf_prefetch_opts opts)
 {
     WF_CHECK(!iter->streamed, WF_ERR_ARGUMENT,
@@ -70,7 +65,7 @@ static wf_status check_prefetch(const wf_iter *iter, wf_prefetch_opts opts)
     return WF_OK;
 }
 
-wf_iter *wf_prefetch_with(wf_iter *iter, wf_prefetch_opts opts)
+wf_iter *wf_prefetch(wf_iter *iter, wf_prefetch_opts opts)
 {
     if (!iter)
         return NULL;

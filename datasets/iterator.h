@@ -131,9 +131,7 @@ typedef struct wf_prefetch_opts {
 /* Prepares batches ahead in threads that never call MPI. Owns the iterator that it wraps, from which no batch may have
  * been taken yet. An error in a thread is returned by the wf_iter_next whose batch failed: that of the first sample
  * that failed. WF_ERR_ARGUMENT for more than 1024 batches or 256 threads. Local. */
-wf_iter *wf_prefetch_with(wf_iter *iter, wf_prefetch_opts opts);
-/* wf_prefetch_with one thread and `depth` (1 or more) batches ahead. */
-wf_iter *wf_prefetch(wf_iter *iter, int depth);
+wf_iter *wf_prefetch(wf_iter *iter, wf_prefetch_opts opts);
 void wf_iter_free(wf_iter *iter);
 
 /* The next batch, which is valid until the following call; the first call opens the data set. After the last batch of

@@ -242,8 +242,8 @@ static wf_iter *batches(wf_comm *comm, wf_dataset *images, const settings *s, co
     wf_batch_opts opts = {.size = s->batch, .shuffle = train, .sharded = s->how.sharded};
     for (int i = 0; train && i < WF_BATCH_GROWTHS; i++)
         opts.grows[i] = (wf_batch_growth){s->grows[i].epoch, s->grows[i].size * s->batch};
-    wf_iter *iter = wf_prefetch_with(wf_batches(transformed(images, s, c, train), opts),
-                                     (wf_prefetch_opts){.workers = (int)s->workers});
+    wf_iter *iter =
+        wf_prefetch(wf_batches(transformed(images, s, c, train), opts), (wf_prefetch_opts){.workers = (int)s->workers});
     example_check(comm, wf_check(iter));
     return iter;
 }

@@ -105,7 +105,7 @@ static wf_iter *open_images(wf_comm *comm, const settings *s)
     wf_iter *iter = wf_batches(
         images,
         (wf_batch_opts){.size = s->batch, .shuffle = true, .drop_last = s->captured, .sharded = s->how.sharded});
-    iter = wf_prefetch(iter, 2);
+    iter = wf_prefetch(iter, (wf_prefetch_opts){.depth = 2});
     example_check(comm, wf_check(iter));
     return iter;
 }

@@ -49,7 +49,7 @@ static wf_iter *open_images(wf_comm *comm, const settings *s, wf_dataset_split s
     wf_dataset *images = wf_scatter_dataset(comm, files, (wf_scatter_opts){.shuffle = split == WF_TRAIN_SET});
     wf_iter *iter = wf_batches(images, (wf_batch_opts){.size = s->batch});
     example_check(comm, wf_check(iter));
-    return wf_prefetch(iter, 2);
+    return wf_prefetch(iter, (wf_prefetch_opts){.depth = 2});
 }
 
 /* P ranks take P times as many images in a step, so they make fewer steps, of sqrt(P) times the rate: the schedule

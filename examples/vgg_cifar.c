@@ -76,7 +76,7 @@ static wf_iter *open_images(wf_comm *comm, const settings *s, wf_dataset_split s
         images = wf_transform_random_flip(images);
     wf_iter *iter = wf_batches(
         images, (wf_batch_opts){.size = s->batch, .shuffle = split == WF_TRAIN_SET, .sharded = s->how.sharded});
-    iter = wf_prefetch(iter, 2);
+    iter = wf_prefetch(iter, (wf_prefetch_opts){.depth = 2});
     example_check(comm, wf_check(iter));
     return iter;
 }

@@ -55,7 +55,7 @@ static wf_iter *batches_of(wf_comm *comm, wf_dataset *dataset, bool train, const
     wf_batch_opts batches = {.size = train || !opts->test_batch ? batch : opts->test_batch, .collate = opts->collate};
     if (train)
         memcpy(batches.grows, opts->grows, sizeof batches.grows);
-    return wf_prefetch_with(wf_batches(part, batches), (wf_prefetch_opts){.depth = AHEAD, .workers = opts->workers});
+    return wf_prefetch(wf_batches(part, batches), (wf_prefetch_opts){.depth = AHEAD, .workers = opts->workers});
 }
 
 /* What was not reached is freed here, as what was is freed by those who took it. */

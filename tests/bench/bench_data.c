@@ -111,7 +111,8 @@ static void wait_for_batches(wf_ctx *ctx, const trainer *t, const char *path, co
 {
     wf_dataset *d = wf_hdf5_dataset(ctx, path, (wf_hdf5_opts){.cache_bytes = (size_t)8 << 20});
     d = wf_transform_random_flip(wf_transform_random_crop(d, 4, 32, 32));
-    wf_iter *iter = wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 64, .shuffle = true}), 2);
+    wf_iter *iter =
+        wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 64, .shuffle = true}), (wf_prefetch_opts){.depth = 2});
     double waited = 0, start = 0;
     for (int i = 0; i < 40; i++) {
         wf_batch b;
@@ -179,8 +180,8 @@ static double load_pictures(wf_ctx *ctx, const char *folder, int workers, double
 {
     wf_dataset *d = wf_image_folder(ctx, folder, (wf_image_folder_opts){0});
     d = wf_transform_random_flip(wf_transform_random_crop(d, 0, 224, 224));
-    wf_iter *iter = wf_prefetch_with(wf_batches(d, (wf_batch_opts){.size = 32, .shuffle = true}),
-                                     (wf_prefetch_opts){.workers = workers});
+    wf_iter *iter = wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 32, .shuffle = true}),
+                                (wf_prefetch_opts){.workers = workers});
     wf_batch b;
     double most;
     WF_MUST(wf_iter_next(iter, &b));

@@ -199,10 +199,10 @@ static void check_compatible(bool shared, bool ahead)
     wf_shared_iter *all = NULL;
     if (shared) {
         wf_iter *roots = rank ? NULL : wf_batches(counted(FEW, false), opts);
-        all = wf_shared_batches(comm, roots && ahead ? wf_prefetch(roots, 2) : roots, 0);
+        all = wf_shared_batches(comm, roots && ahead ? wf_prefetch(roots, (wf_prefetch_opts){.depth = 2}) : roots, 0);
     } else {
         iter = wf_synchronized_batches(comm, counted(FEW, false), opts);
-        iter = ahead ? wf_prefetch(iter, 2) : iter;
+        iter = ahead ? wf_prefetch(iter, (wf_prefetch_opts){.depth = 2}) : iter;
     }
     for (int i = 0; i < 2; i++) {
         WF_EXPECT_OK(shared ? wf_shared_next(all, &batch) : wf_iter_next(iter, &batch));
@@ -273,7 +273,8 @@ static void read_shared(reading how)
 {
     const wf_batch_opts opts = {.size = how.batch, .shuffle = true, .once = how.once};
     wf_iter *iter = rank == how.root ? wf_batches(counted(MOST_SAMPLES, how.paired), opts) : NULL;
-    wf_shared_iter *shared = wf_shared_batches(comm, iter && how.ahead ? wf_prefetch(iter, 3) : iter, how.root);
+    wf_shared_iter *shared =
+        wf_shared_batches(comm, iter && how.ahead ? wf_prefetch(iter, (wf_prefetch_opts){.depth = 3}) : iter, how.root);
     int64_t seen = 0, epochs = 0;
     for (int i = 0; epochs < 3; i++) {
         wf_batch batch = {0};

@@ -72,7 +72,7 @@ static void once(void)
     for (int depth = 0; depth < 3; depth++) {
         wf_iter *iter = wf_batches(numbered(5), (wf_batch_opts){.size = 2, .once = true});
         if (depth > 0)
-            iter = wf_prefetch(iter, depth);
+            iter = wf_prefetch(iter, (wf_prefetch_opts){.depth = depth});
         for (int epoch = 0; epoch < 2; epoch++) {
             int64_t seen = 0, batches = 0;
             wf_batch b = {0};
@@ -120,7 +120,8 @@ static void shuffled(void)
 {
     int64_t a[2][50], b[2][50], c[50];
     const wf_batch_opts opts = {.size = 8, .shuffle = true, .seed = 4};
-    wf_iter *first = wf_batches(numbered(50), opts), *again = wf_prefetch(wf_batches(numbered(50), opts), 3);
+    wf_iter *first = wf_batches(numbered(50), opts),
+            *again = wf_prefetch(wf_batches(numbered(50), opts), (wf_prefetch_opts){.depth = 3});
     wf_iter *other = wf_batches(numbered(50), (wf_batch_opts){.size = 8, .shuffle = true, .seed = 5});
     collect_labels(other, c);
     for (int epoch = 0; epoch < 2; epoch++) {
@@ -292,7 +293,7 @@ static void copied_beside(void)
     noted.event_record = noted_record;
     noted.event_wait = noted_wait;
     noted.to_device_begin = noted_copy;
-    wf_iter *iter = wf_prefetch(wf_batches(numbered(8), (wf_batch_opts){.size = 2}), 1);
+    wf_iter *iter = wf_prefetch(wf_batches(numbered(8), (wf_batch_opts){.size = 2}), (wf_prefetch_opts){.depth = 1});
     WF_EXPECT_OK(wf_iter_next(iter, &b));
     ctx->k = &noted;
     for (int k = 0; k < 2; k++) {
@@ -309,7 +310,7 @@ static void copied_beside(void)
 /* A batch is what the data set holds, however late the device copies it: copies of all batches are read at the end. */
 static void computed_late(void)
 {
-    wf_iter *iter = wf_prefetch(wf_batches(numbered(12), (wf_batch_opts){.size = 2}), 2);
+    wf_iter *iter = wf_prefetch(wf_batches(numbered(12), (wf_batch_opts){.size = 2}), (wf_prefetch_opts){.depth = 2});
     wf_tensor *kept[6];
     for (int k = 0; k < 6; k++) {
         wf_batch b;

@@ -123,7 +123,7 @@ static void scattered(void)
         int64_t seen[SAMPLES] = {0};
         wf_dataset *part = wf_scatter_dataset(comm, rank == 0 ? texts(SAMPLES) : NULL, (wf_scatter_opts){0});
         wf_iter *iter = wf_batches(part, padded(workers > 0));
-        iter = workers ? wf_prefetch_with(iter, (wf_prefetch_opts){.workers = workers}) : iter;
+        iter = workers ? wf_prefetch(iter, (wf_prefetch_opts){.workers = workers}) : iter;
         for (wf_batch b = {0}; wf_iter_epoch(iter) < 2;) {
             WF_EXPECT_OK(wf_iter_next(iter, &b));
             WF_EXPECT(wf_tensor_layout(b.labels).known && wf_tensor_layout(b.x).global.dim[0] == b.global,
@@ -157,7 +157,8 @@ static void empty_parts(void)
 static void sent(void)
 {
     int64_t seen[SAMPLES] = {0};
-    wf_iter *iter = rank == size - 1 ? wf_prefetch(wf_batches(texts(SAMPLES), padded(true)), 2) : NULL;
+    wf_iter *iter =
+        rank == size - 1 ? wf_prefetch(wf_batches(texts(SAMPLES), padded(true)), (wf_prefetch_opts){.depth = 2}) : NULL;
     wf_shared_iter *shared = wf_shared_batches(comm, iter, size - 1);
     for (wf_batch b = {0}; b.epoch < 1 || !b.last;) {
         WF_EXPECT_OK(wf_shared_next(shared, &b));
@@ -204,7 +205,7 @@ static void errors(void)
         wf_batch_opts opts = padded(false);
         opts.collate.user = &bad;
         wf_iter *iter = wf_batches(texts(SAMPLES), opts);
-        iter = workers ? wf_prefetch_with(iter, (wf_prefetch_opts){.workers = workers}) : iter;
+        iter = workers ? wf_prefetch(iter, (wf_prefetch_opts){.workers = workers}) : iter;
         WF_EXPECT_OK(wf_iter_next(iter, &b));
         TEST_FAILS(WF_ERR_ARGUMENT, wf_check(wf_batch_get(&b, "masks")), "no tensor masks", "tokens, lengths");
         for (int again = 0; again < 2; again++)

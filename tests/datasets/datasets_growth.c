@@ -26,7 +26,7 @@ static wf_iter *growing(bool drop_last, int workers)
     wf_iter *iter = wf_batches(
         part,
         (wf_batch_opts){.size = 2, .grows = {{1, 3}, {3, drop_last ? 5 : 40}}, .drop_last = drop_last, .seed = 4});
-    return workers ? wf_prefetch_with(iter, (wf_prefetch_opts){.workers = workers}) : iter;
+    return workers ? wf_prefetch(iter, (wf_prefetch_opts){.workers = workers}) : iter;
 }
 
 static int64_t size_at(int64_t epoch, bool drop_last)

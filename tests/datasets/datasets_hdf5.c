@@ -120,7 +120,7 @@ static wf_iter *batches_of(const wf_mesh *mesh, wf_dataset *d, const variant *v,
     wf_batch_opts opts = {.size = v->batch, .sharded = v->sharded, .raw = v->raw, .seed = 9};
     memcpy(opts.halo, v->halo, sizeof opts.halo);
     wf_iter *iter = wf_batches(d, opts);
-    return prefetch ? wf_prefetch(iter, 2) : iter;
+    return prefetch ? wf_prefetch(iter, (wf_prefetch_opts){.depth = 2}) : iter;
 }
 
 static void expect_same(const char *what, const wf_tensor *a, const wf_tensor *b)
@@ -456,7 +456,7 @@ static void shrinking_file(void)
     make_files(&v);
     wf_dataset *d = wf_hdf5_dataset(ctx, in_folder("part-00.h5"), (wf_hdf5_opts){0});
     WF_EXPECT(wf_dataset_count(d) == 20, "%s", wf_error_message());
-    wf_iter *iter = wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 5}), 1);
+    wf_iter *iter = wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 5}), (wf_prefetch_opts){.depth = 1});
     WF_EXPECT_OK(wf_barrier(comm));
     WF_EXPECT(rank != 0 || truncate(in_folder("part-00.h5"), 3000) == 0, "cannot cut the file");
     WF_EXPECT_OK(wf_barrier(comm));

@@ -40,7 +40,7 @@ static wf_iter *batches_of(wf_dataset *d, const variant *v, bool sharded)
     if (v->flip)
         d = wf_transform_random_flip(d);
     wf_iter *iter = wf_batches(d, (wf_batch_opts){.size = v->batch, .sharded = sharded, .seed = 7});
-    return v->prefetch ? wf_prefetch(iter, 2) : iter;
+    return v->prefetch ? wf_prefetch(iter, (wf_prefetch_opts){.depth = 2}) : iter;
 }
 
 /* Returns true if this is element (c, h, w) of sample `label`, possibly flipped. *flipped says which (-1: cannot
@@ -270,7 +270,7 @@ static void one_rank_cannot_open(void)
     wf_comm *child = wf_comm_split(comm, 0, 0);
     wf_mesh *mesh = wf_mesh_open(child, (wf_mesh_opts){.data = size});
     wf_dataset *d = wf_mesh_scatter_dataset(mesh, numbered(9), (wf_scatter_opts){.each_reads = true});
-    wf_iter *iter = wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 2}), 2);
+    wf_iter *iter = wf_prefetch(wf_batches(d, (wf_batch_opts){.size = 2}), (wf_prefetch_opts){.depth = 2});
     wf_batch b;
     allow_threads(rank == size - 1 ? 0 : -1);
     wf_status status = wf_iter_next(iter, &b);

@@ -61,7 +61,7 @@ static void overwritten(void)
     for (int depth = 0; depth <= 3; depth += 3) {
         wf_batch b[2];
         wf_iter *iter = wf_batches(augmented(5), (wf_batch_opts){.size = 4});
-        iter = depth ? wf_prefetch(iter, depth) : iter;
+        iter = depth ? wf_prefetch(iter, (wf_prefetch_opts){.depth = depth}) : iter;
         WF_EXPECT_OK(wf_iter_next(iter, &b[0]));
         const uint64_t x = wf_tensor_version(b[0].x), labels = wf_tensor_version(b[0].labels);
         WF_EXPECT_OK(wf_iter_next(iter, &b[1]));
@@ -79,7 +79,7 @@ static void prefetch_equals_plain(void)
         {.depth = 1}, {.depth = 7}, {.depth = 1, .workers = 2}, {.depth = 7, .workers = 3}};
     for (int t = 0; t < 4; t++) {
         wf_iter *plain = wf_batches(augmented(37), opts),
-                *ahead = wf_prefetch_with(wf_batches(augmented(37), opts), ways[t]);
+                *ahead = wf_prefetch(wf_batches(augmented(37), opts), ways[t]);
         float first[37 * 192];
         int changed = 0;
         for (int k = 0; k < 24; k++) {
@@ -131,7 +131,7 @@ static void collated(void)
     const wf_batch_opts opts = {.size = 5, .shuffle = true, .collate = {.function = add_up, .fields = fields}};
     for (int workers = 1; workers < 4; workers++) {
         wf_iter *plain = wf_batches(augmented(37), opts);
-        wf_iter *ahead = wf_prefetch_with(wf_batches(augmented(37), opts), (wf_prefetch_opts){.workers = workers});
+        wf_iter *ahead = wf_prefetch(wf_batches(augmented(37), opts), (wf_prefetch_opts){.workers = workers});
         for (int k = 0; k < 20; k++) {
             wf_batch a = {0}, b = {0};
             int64_t x[10] = {0}, y[10] = {0};
@@ -150,8 +150,8 @@ static void collated(void)
 static void prefetch_ends(void)
 {
     for (int taken = 0; taken < 12; taken++) {
-        wf_iter *iter = wf_prefetch_with(wf_batches(augmented(37), (wf_batch_opts){.size = 4}),
-                                         (wf_prefetch_opts){.depth = 3, .workers = 1 + taken % 3});
+        wf_iter *iter = wf_prefetch(wf_batches(augmented(37), (wf_batch_opts){.size = 4}),
+                                    (wf_prefetch_opts){.depth = 3, .workers = 1 + taken % 3});
         wf_batch b;
         for (int k = 0; k < taken; k++)
             WF_EXPECT_OK(wf_iter_next(iter, &b));
@@ -191,9 +191,8 @@ static void readers_meet(void)
         {.name = "many", .open = meeting_open, .read = meeting_read, .concurrent = true}};
     for (int k = 0; k < 2; k++) {
         wf_batch b;
-        wf_iter *iter =
-            wf_prefetch_with(wf_batches(wf_dataset_new(ctx, &kinds[k], NULL, 0), (wf_batch_opts){.size = 20}),
-                             (wf_prefetch_opts){.depth = 1, .workers = 2});
+        wf_iter *iter = wf_prefetch(wf_batches(wf_dataset_new(ctx, &kinds[k], NULL, 0), (wf_batch_opts){.size = 20}),
+                                    (wf_prefetch_opts){.depth = 1, .workers = 2});
         atomic_store(&most_inside, 0);
         WF_EXPECT_OK(wf_iter_next(iter, &b));
         for (int i = 0; i < 20; i++)
@@ -229,7 +228,7 @@ static void threads_refused(void)
     for (int started = 0; started < 3; started++) {
         wf_batch b;
         wf_iter *plain = wf_batches(augmented(37), opts);
-        wf_iter *ahead = wf_prefetch_with(wf_batches(augmented(37), opts), (wf_prefetch_opts){.workers = 3});
+        wf_iter *ahead = wf_prefetch(wf_batches(augmented(37), opts), (wf_prefetch_opts){.workers = 3});
         wf_archive *archive = wf_archive_memory(ctx);
         for (int again = 0; again < 2; again++) {
             allow_threads(started);
@@ -259,7 +258,7 @@ static void place_refused(void)
     for (int depth = 0; depth < 2; depth++) {
         int64_t epoch = -1, index = 0, length = 8, seed = 12345;
         wf_iter *plain = wf_batches(augmented(37), opts), *iter = wf_batches(augmented(37), opts);
-        iter = depth ? wf_prefetch(iter, depth) : iter;
+        iter = depth ? wf_prefetch(iter, (wf_prefetch_opts){.depth = depth}) : iter;
         wf_archive *archive = wf_archive_memory(ctx);
         WF_EXPECT_OK(wf_archive_i64(archive, "epoch", &epoch));
         WF_EXPECT_OK(wf_archive_i64(archive, "index", &index));
@@ -295,7 +294,7 @@ static void freed_in_a_batch(void)
     for (int k = 0; k < 12; k++) {
         wf_batch b;
         wf_iter *iter =
-            wf_prefetch_with(wf_batches(flawed_new(20), opts), (wf_prefetch_opts){.depth = 3, .workers = 1 + k % 3});
+            wf_prefetch(wf_batches(flawed_new(20), opts), (wf_prefetch_opts){.depth = 3, .workers = 1 + k % 3});
         WF_EXPECT_OK(wf_iter_next(iter, &b));
         nanosleep(&(struct timespec){.tv_nsec = 100000 * k}, NULL);
         wf_iter_free(iter);
@@ -368,7 +367,7 @@ static wf_iter *race_begin(int64_t held, int64_t bad, wf_batch_opts opts, wf_pre
     sem_init(&race.gate, 0, 0);
     sem_init(&race.ended, 0, 0);
     WF_EXPECT(pthread_key_create(&race.key, post_end) == 0, "no key");
-    return wf_prefetch_with(wf_batches(wf_dataset_new(ctx, &kind, NULL, 0), opts), ahead);
+    return wf_prefetch(wf_batches(wf_dataset_new(ctx, &kind, NULL, 0), opts), ahead);
 }
 
 static void race_end(void)
@@ -442,7 +441,7 @@ static void errors(void)
     for (int workers = 0; workers < 4; workers++) {
         wf_iter *iter = wf_batches(flawed_new(9), (wf_batch_opts){.size = 4});
         if (workers > 0)
-            iter = wf_prefetch_with(iter, (wf_prefetch_opts){.workers = workers});
+            iter = wf_prefetch(iter, (wf_prefetch_opts){.workers = workers});
         wf_batch b;
         WF_EXPECT_OK(wf_iter_next(iter, &b));
         WF_EXPECT(memory_f32(b.x, 3) == 3, "first batch");
@@ -453,23 +452,24 @@ static void errors(void)
         wf_iter_free(iter);
     }
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, next_and_free(wf_batches(augmented(3), (wf_batch_opts){0})));
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT,
-                    next_and_free(wf_prefetch(wf_batches(augmented(3), (wf_batch_opts){.size = 1}), 0)));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, next_and_free(wf_prefetch(wf_batches(augmented(3), (wf_batch_opts){.size = 1}),
+                                                               (wf_prefetch_opts){.depth = -1})));
     TEST_FAILS(WF_ERR_ARGUMENT,
-               next_and_free(wf_prefetch_with(wf_batches(augmented(3), (wf_batch_opts){.size = 1}),
-                                              (wf_prefetch_opts){.workers = 257})),
+               next_and_free(wf_prefetch(wf_batches(augmented(3), (wf_batch_opts){.size = 1}),
+                                         (wf_prefetch_opts){.workers = 257})),
                "257 threads", "1 to 256");
     wf_iter *iter = wf_batches(augmented(3), (wf_batch_opts){.size = 1});
     wf_batch b;
     WF_EXPECT_OK(wf_iter_next(iter, &b));
-    WF_EXPECT_ERROR(WF_ERR_STATE, next_and_free(wf_prefetch(iter, 1)));
+    WF_EXPECT_ERROR(WF_ERR_STATE, next_and_free(wf_prefetch(iter, (wf_prefetch_opts){.depth = 1})));
     for (int depth = 0; depth < 2; depth++) {
         iter = wf_batches(wf_idx(ctx, "/nowhere/a", NULL), (wf_batch_opts){.size = 1});
         if (depth)
-            iter = wf_prefetch(iter, depth);
+            iter = wf_prefetch(iter, (wf_prefetch_opts){.depth = depth});
         TEST_FAILS(WF_ERR_IO, next_and_free(iter), "/nowhere/a", "No such file");
     }
-    iter = wf_prefetch(wf_batches(wf_transform_random_flip(wf_idx(ctx, NULL, NULL)), (wf_batch_opts){.size = 1}), 1);
+    iter = wf_prefetch(wf_batches(wf_transform_random_flip(wf_idx(ctx, NULL, NULL)), (wf_batch_opts){.size = 1}),
+                       (wf_prefetch_opts){.depth = 1});
     WF_EXPECT(!iter, "NULL is passed on");
     TEST_FAILS(WF_ERR_ARGUMENT, wf_iter_next(iter, &b), "idx", "no path");
 }
@@ -479,7 +479,7 @@ static void no_allocation(void)
     for (int workers = 0; workers < 3; workers++) {
         wf_iter *iter = wf_batches(augmented(37), (wf_batch_opts){.size = 8, .shuffle = true});
         if (workers > 0)
-            iter = wf_prefetch_with(iter, (wf_prefetch_opts){.workers = workers});
+            iter = wf_prefetch(iter, (wf_prefetch_opts){.workers = workers});
         wf_batch b;
         WF_EXPECT_OK(wf_iter_next(iter, &b));
         const wf_memory_counters before = wf_ctx_memory(ctx);

@@ -216,7 +216,7 @@ static void iterations(void)
                 wf_scatter_dataset(comm, rank == 0 ? numbered(n) : NULL, (wf_scatter_opts){.shuffle = variant % 2});
             wf_iter *iter = wf_batches(wf_transform_random_flip(d), (wf_batch_opts){.size = batch});
             if (variant % 2)
-                iter = wf_prefetch(iter, 2);
+                iter = wf_prefetch(iter, (wf_prefetch_opts){.depth = 2});
             for (int e = 0; e < 2; e++) {
                 int64_t seen[128] = {0};
                 epoch(iter, n, batch, seen);

@@ -76,7 +76,8 @@ static void goes_on(void)
         wf_archive *archive = wf_archive_memory(ctx);
         int64_t first[8][BATCH] = {{0}}, again[8][BATCH] = {{0}};
         for (int run = 0; run < 2; run++) {
-            wf_iter *iter = rank == root ? wf_prefetch(wf_batches(numbered(SAMPLES), opts), 2) : NULL;
+            wf_iter *iter =
+                rank == root ? wf_prefetch(wf_batches(numbered(SAMPLES), opts), (wf_prefetch_opts){.depth = 2}) : NULL;
             wf_shared_iter *shared = wf_shared_batches(comm, iter, root);
             if (run == 1) {
                 WF_EXPECT_OK(wf_archive_memory_rewind(archive));
@@ -451,7 +452,7 @@ static void streams_differ(void)
         expect_no_stream(mesh, o, "x is cut over height at other bounds on rank");
         s.bounds[1] -= culprit;
     }
-    wf_iter *ahead = wf_prefetch(wf_streamed_batches(mesh, stream_of(&s)), 2);
+    wf_iter *ahead = wf_prefetch(wf_streamed_batches(mesh, stream_of(&s)), (wf_prefetch_opts){.depth = 2});
     WF_EXPECT(!ahead && strstr(wf_error_message(), "prefetch of streamed batches"), "%s", wf_error_message());
     wf_error_clear();
     solver_close(&s);

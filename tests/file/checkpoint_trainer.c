@@ -54,7 +54,7 @@ static wf_iter *batches_of(const wf_mesh *mesh)
     wf_dataset *d = wf_mesh_scatter_dataset(mesh, wf_synthetic(ctx, opts),
                                             (wf_scatter_opts){.shuffle = true, .seed = 5, .each_reads = true});
     const int64_t each = SAMPLES / wf_mesh_size(mesh, WF_AXIS_DATA);
-    return wf_prefetch(wf_batches(d, (wf_batch_opts){.size = each, .shuffle = true}), 2);
+    return wf_prefetch(wf_batches(d, (wf_batch_opts){.size = each, .shuffle = true}), (wf_prefetch_opts){.depth = 2});
 }
 
 static void open_run(run *r, const form *f, wf_comm *over, const char *name, int64_t iterations)

@@ -76,7 +76,7 @@ static inline run run_open(const way *how, wf_comm *over, const char *name)
         wf_synthetic(ctx, (wf_synthetic_opts){.count = 53, .shape = {3, {1, 12, 12}}, .classes = 4, .seed = 5});
     if (!how->channel)
         all = wf_scatter_dataset(over, all, (wf_scatter_opts){.shuffle = true});
-    r.iter = wf_prefetch(wf_batches(all, (wf_batch_opts){.size = 5, .shuffle = true}), 3);
+    r.iter = wf_prefetch(wf_batches(all, (wf_batch_opts){.size = 5, .shuffle = true}), (wf_prefetch_opts){.depth = 3});
     r.saves = wf_checkpoint_open(over, in_folder(name), (wf_checkpoint_opts){.async = how->async, .mesh = r.mesh});
     WF_EXPECT(r.optim && r.iter && r.saves, "cannot open: %s", wf_error_trail());
     WF_EXPECT_OK(wf_checkpoint_add_model(r.saves, "model", r.model));

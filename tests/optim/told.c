@@ -301,7 +301,7 @@ static void reader_with(int prefetch)
     wf_dataset *samples = wf_dataset_new(run.ctx, &kind, NULL, 0);
     wf_dataset *part = wf_scatter_dataset(run.comm, samples, (wf_scatter_opts){.each_reads = true});
     wf_iter *iter = wf_batches(part, (wf_batch_opts){.size = 2});
-    iter = prefetch > 0 ? wf_prefetch(iter, prefetch) : iter;
+    iter = prefetch > 0 ? wf_prefetch(iter, (wf_prefetch_opts){.depth = prefetch}) : iter;
     wf_batch batch;
     /* NULL where the culprit has failed before this rank was done with the scatter. */
     wf_status status = iter ? wf_iter_next(iter, &batch) : wf_check(iter);
