@@ -45,11 +45,14 @@ struct wf_pipeline_schedule {
 
 /* --- schedule.c ----------------------------------------------------------------------------------------------------
  */
-/* The schedule of a kind; the caller frees it. parts: of each stage. WF_ERR_ARGUMENT names a number below 1. Local. */
-wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks);
-/* Like wf_pipeline_schedule_new, with skips, which are copied. */
-wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks,
-                                                int skips, const wf_pipeline_skip *skip);
+typedef struct wf_pipeline_schedule_opts {
+    wf_pipeline_kind kind;
+    int stages, parts /* of each stage */, chunks; /* required */
+    int skips;
+    const wf_pipeline_skip *skip; /* copied */
+} wf_pipeline_schedule_opts;
+/* The schedule of a kind; the caller frees it. WF_ERR_ARGUMENT names a number below 1. Local. */
+wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_schedule_opts opts);
 /* Returns a schedule of the same computations, with messages in one order of all stages, that in which they are made if
  * a backward takes as long as two forwards: for NCCL, which moves the messages of a stage one after the other, each
  * with both its ends. A stage may receive a message before it has computed what comes before its use. `schedule` must

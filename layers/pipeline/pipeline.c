@@ -47,7 +47,9 @@ static wf_status prepare(wf_pipeline *p, const wf_pipeline_opts *o, int *count, 
     p->compare_every = o->compare_every ? o->compare_every : 100;
     WF_TRY(wf_chain_list(p->model, count, list));
     /* Refuses what is out of its range; the one with skips is made when the chain is cut. */
-    p->schedule = wf_pipeline_schedule_new(p->ctx, o->schedule, p->stages, p->parts, p->chunks);
+    p->schedule = wf_pipeline_schedule_new(
+        p->ctx,
+        (wf_pipeline_schedule_opts){.kind = o->schedule, .stages = p->stages, .parts = p->parts, .chunks = p->chunks});
     WF_NEED(p->schedule);
     p->cuts = wf_calloc(p->ctx, (size_t)p->stages * (size_t)p->parts, sizeof *p->cuts);
     return p->cuts ? WF_OK : wf_error_code();
@@ -68,7 +70,12 @@ static wf_status prepare_cut(wf_pipeline *p, const wf_pipeline_opts *o, int coun
         if (p->skip[i].parts.from != p->skip[i].parts.to)
             skip[between++] = p->skip[i].parts;
     wf_pipeline_schedule_free(p->schedule);
-    p->schedule = wf_pipeline_schedule_with(p->ctx, o->schedule, p->stages, p->parts, p->chunks, between, skip);
+    p->schedule = wf_pipeline_schedule_new(p->ctx, (wf_pipeline_schedule_opts){.kind = o->schedule,
+                                                                               .stages = p->stages,
+                                                                               .parts = p->parts,
+                                                                               .chunks = p->chunks,
+                                                                               .skips = between,
+                                                                               .skip = skip});
     free(skip);
     WF_NEED(p->schedule);
     /* Verified on each rank, as each made it: all have made the same, or none passes. */

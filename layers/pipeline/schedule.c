@@ -274,26 +274,22 @@ wf_pipeline_schedule *wf_pipeline_schedule_empty(wf_ctx *ctx, int stages, int pa
     return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
 }
 
-wf_pipeline_schedule *wf_pipeline_schedule_with(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks,
-                                                int skips, const wf_pipeline_skip *skip)
+wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_schedule_opts opts)
 {
+    const int stages = opts.stages, parts = opts.parts, chunks = opts.chunks;
     WF_NEED_NULL(ctx);
-    WF_CHECK_NULL(kind >= WF_PIPELINE_1F1B && kind <= WF_PIPELINE_INTERLEAVED, WF_ERR_ARGUMENT,
-                  "%d is no schedule of a pipeline; there are WF_PIPELINE_1F1B, _GPIPE and _INTERLEAVED", (int)kind);
+    WF_CHECK_NULL(opts.kind >= WF_PIPELINE_1F1B && opts.kind <= WF_PIPELINE_INTERLEAVED, WF_ERR_ARGUMENT,
+                  "%d is no schedule of a pipeline; there are WF_PIPELINE_1F1B, _GPIPE and _INTERLEAVED",
+                  (int)opts.kind);
     /* The product bounds the sizes of all lists below, so no int overflows. */
     WF_CHECK_NULL(stages > 0 && parts > 0 && chunks > 0 && (int64_t)parts * chunks * stages < 1 << 28, WF_ERR_ARGUMENT,
                   "a pipeline of %d stages of %d parts and %d chunks; each should be 1 or more", stages, parts, chunks);
-    wf_pipeline_schedule *s = wf_pipeline_schedule_empty(ctx, stages, parts, chunks, skips, skip);
+    wf_pipeline_schedule *s = wf_pipeline_schedule_empty(ctx, stages, parts, chunks, opts.skips, opts.skip);
     if (!s)
         return wf_error_null();
-    const wf_status status = build(s, kind);
+    const wf_status status = build(s, opts.kind);
     if (status == WF_OK)
         return s;
     wf_pipeline_schedule_free(s);
     return (wf_error_frame(status, __FILE__, __LINE__, __func__), wf_error_null());
-}
-
-wf_pipeline_schedule *wf_pipeline_schedule_new(wf_ctx *ctx, wf_pipeline_kind kind, int stages, int parts, int chunks)
-{
-    return wf_pipeline_schedule_with(ctx, kind, stages, parts, chunks, 0, NULL);
 }

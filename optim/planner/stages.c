@@ -182,8 +182,9 @@ static wf_status price_stages(wf_search *s, const stage_units *units, stage_try 
     const bool between = wf_place_between(s->place, wf_mesh_opts_size(*m) / m->data);
     wf_price_model links = s->place->meter->links;
     wf_pipeline_price price = {.live = wf_calloc(s->m->ctx, (size_t)t->stages, sizeof(int))};
-    wf_pipeline_schedule *schedule =
-        wf_pipeline_schedule_new(s->m->ctx, t->kind, t->stages, t->parts / t->stages, t->chunks);
+    wf_pipeline_schedule *schedule = wf_pipeline_schedule_new(
+        s->m->ctx, (wf_pipeline_schedule_opts){
+                       .kind = t->kind, .stages = t->stages, .parts = t->parts / t->stages, .chunks = t->chunks});
     /* All ranks of a schedule are priced as those of one node. */
     const wf_planner_link *link = between ? &s->place->meter->one_way : &s->place->meter->exchange[0];
     links.alpha_s[0] = link->alpha_s;

@@ -13,7 +13,8 @@ static const char *const kinds[] = {"1F1B", "GPipe", "interleaved"};
 
 static wf_pipeline_schedule *made(wf_pipeline_kind kind, int stages, int parts, int chunks)
 {
-    wf_pipeline_schedule *s = wf_pipeline_schedule_new(ctx, kind, stages, parts, chunks);
+    wf_pipeline_schedule *s = wf_pipeline_schedule_new(
+        ctx, (wf_pipeline_schedule_opts){.kind = kind, .stages = stages, .parts = parts, .chunks = chunks});
     WF_EXPECT(s, "%s", wf_error_trail());
     return s;
 }
@@ -43,8 +44,13 @@ static void in_order(void)
             for (int parts = 1; parts <= (kind == WF_PIPELINE_INTERLEAVED ? 3 : 1); parts++)
                 for (int chunks = 1; chunks <= 11; chunks++) {
                     const int skips = stages * parts < 3 || chunks % 2 ? 0 : 3;
-                    wf_pipeline_schedule *s = wf_pipeline_schedule_with(ctx, (wf_pipeline_kind)kind, stages, parts,
-                                                                        chunks, skips, skip),
+                    wf_pipeline_schedule *s = wf_pipeline_schedule_new(
+                                             ctx, (wf_pipeline_schedule_opts){.kind = (wf_pipeline_kind)kind,
+                                                                              .stages = stages,
+                                                                              .parts = parts,
+                                                                              .chunks = chunks,
+                                                                              .skips = skips,
+                                                                              .skip = skip}),
                                          *ordered = wf_pipeline_schedule_in_order(s);
                     wf_status status = wf_pipeline_schedule_verify(ordered);
                     WF_EXPECT(status == WF_OK, "%s, %d stages of %d parts, %d chunks: %s", kinds[kind], stages, parts,
@@ -169,7 +175,9 @@ static void skips(void)
         const size_t sizes[15] = {0}, skip_bytes[3] = {100, 1000, 10000};
         wf_pipeline_skip skip[3];
         draw_skips(&rng, stages * parts, count, skip);
-        wf_pipeline_schedule *s = wf_pipeline_schedule_with(ctx, kind, stages, parts, chunks, count, skip);
+        wf_pipeline_schedule *s = wf_pipeline_schedule_new(
+            ctx, (wf_pipeline_schedule_opts){
+                     .kind = kind, .stages = stages, .parts = parts, .chunks = chunks, .skips = count, .skip = skip});
         WF_EXPECT(s, "%s", wf_error_trail());
         WF_EXPECT_OK(wf_pipeline_schedule_verify(s));
         wf_pipeline_price price = {0};
@@ -183,7 +191,10 @@ static void skips(void)
                   (unsigned long long)expected);
         wf_pipeline_schedule_free(s);
     }
-    WF_EXPECT(!wf_pipeline_schedule_with(ctx, WF_PIPELINE_1F1B, 2, 1, 2, 1, &(wf_pipeline_skip){1, 1}) &&
+    WF_EXPECT(!wf_pipeline_schedule_new(
+                  ctx,
+                  (wf_pipeline_schedule_opts){
+                      .stages = 2, .parts = 1, .chunks = 2, .skips = 1, .skip = &(wf_pipeline_skip){1, 1}}) &&
                   strstr(wf_error_message(), "skip 1 goes from part 1 to part 1 of 2"),
               "%s", wf_error_message());
     wf_error_clear();
@@ -353,8 +364,9 @@ static const mistake skip_mistakes[] = {
 static void wrong_skips_are_refused(void)
 {
     for (int i = 0; i < (int)(sizeof skip_mistakes / sizeof *skip_mistakes); i++) {
-        wf_pipeline_schedule *s =
-            wf_pipeline_schedule_with(ctx, WF_PIPELINE_1F1B, 3, 1, 2, 1, &(wf_pipeline_skip){0, 2});
+        wf_pipeline_schedule *s = wf_pipeline_schedule_new(
+            ctx, (wf_pipeline_schedule_opts){
+                     .stages = 3, .parts = 1, .chunks = 2, .skips = 1, .skip = &(wf_pipeline_skip){0, 2}});
         plant(s, &skip_mistakes[i]);
         const wf_status status = wf_pipeline_schedule_verify(s);
         WF_EXPECT(status == WF_ERR_STATE && strstr(wf_error_message(), skip_mistakes[i].refused), "wrong skip %d: %s",
@@ -375,7 +387,9 @@ static void damage(void)
         const int parts = kind == WF_PIPELINE_INTERLEAVED ? 2 : 1;
         wf_pipeline_skip skip[2];
         draw_skips(&rng, stages * parts, i % 3, skip);
-        wf_pipeline_schedule *s = wf_pipeline_schedule_with(ctx, kind, stages, parts, chunks, i % 3, skip);
+        wf_pipeline_schedule *s = wf_pipeline_schedule_new(
+            ctx, (wf_pipeline_schedule_opts){
+                     .kind = kind, .stages = stages, .parts = parts, .chunks = chunks, .skips = i % 3, .skip = skip});
         const int stage = (int)test_int(&rng, 0, stages - 1);
         remove_at(s, stage, (int)test_int(&rng, 0, s->count[stage] - 1));
         taken += wf_pipeline_schedule_verify(s) == WF_OK;
@@ -387,11 +401,15 @@ static void damage(void)
 
 static void numbers(void)
 {
-    WF_EXPECT(!wf_pipeline_schedule_new(ctx, WF_PIPELINE_1F1B, 2, 1, 0) && wf_error_code() == WF_ERR_ARGUMENT, "%s",
-              wf_error_message());
+    WF_EXPECT(!wf_pipeline_schedule_new(ctx, (wf_pipeline_schedule_opts){.stages = 2, .parts = 1, .chunks = 0}) &&
+                  wf_error_code() == WF_ERR_ARGUMENT,
+              "%s", wf_error_message());
     wf_error_clear();
-    WF_EXPECT(!wf_pipeline_schedule_new(ctx, (wf_pipeline_kind)7, 2, 1, 1) && wf_error_code() == WF_ERR_ARGUMENT, "%s",
-              wf_error_message());
+    WF_EXPECT(
+        !wf_pipeline_schedule_new(
+            ctx, (wf_pipeline_schedule_opts){.kind = (wf_pipeline_kind)7, .stages = 2, .parts = 1, .chunks = 1}) &&
+            wf_error_code() == WF_ERR_ARGUMENT,
+        "%s", wf_error_message());
     wf_error_clear();
 }
 

@@ -79,12 +79,9 @@ static void open_objects(void)
     wf_error_clear();
 }
 
-/* wf_multi_node may call itself wf_multi_node. */
 static bool names(const char *message, const char *name)
 {
-    const size_t length = strlen(name), tail = strlen("_with");
-    const size_t needed = length > tail && !strcmp(name + length - tail, "_with") ? length - tail : length;
-    return !strncmp(message, name, needed);
+    return !strncmp(message, name, strlen(name));
 }
 
 /* What the call was in a process of its own; 1000 and more: it ended by that signal. */
