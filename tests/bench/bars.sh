@@ -28,7 +28,7 @@ awk -F, '
     BEGIN {
         split("dcgan128 DCGAN,128 dcgan512 DCGAN,512 vgg16 VGG-16 resnet18 ResNet-18 resnet50 ResNet-50 convnext_t ConvNeXt-T " \
               "convnext_l ConvNeXt-L swin_t Swin-T swin_b Swin-B vit_s ViT-S gpt GPT lstm LSTM " \
-              "unet2 U-Net,2-D unet3 U-Net,3-D mlp MNIST,linear cnn MNIST,conv", word, " ")
+              "unet2 U-Net,2-D unet3 U-Net,3-D mlp MNIST,linear cnn MNIST,conv basicnet BasicNet", word, " ")
         for (i = 1; i in word; i += 2) { gsub(",", " ", word[i + 1]); name[word[i]] = word[i + 1] }
     }
     END {

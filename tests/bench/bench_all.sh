@@ -32,7 +32,8 @@ lstm lstm 64 3
 unet2 unet2 4 3 --size 256 --width 32
 unet3 unet3 2 2 --size 64 --width 16
 mlp mlp 64 200
-cnn cnn 64 200'
+cnn cnn 64 200
+basicnet basicnet 64 100'
 # Measured where they are named.
 named='swin_b swin-b 2 2 --size 224
 convnext_l convnext-l 2 2 --size 224'

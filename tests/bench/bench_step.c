@@ -37,7 +37,8 @@ typedef struct trainee {
 
 #define MODELS                                                                                                         \
     "vgg (images of 32 x 32), resnet18, resnet50 or convnext_t (1000 classes), unet2 (four levels), unet3 (three), "   \
-    "mlp or cnn (MNIST's), gpt (30.4 M parameters, 1024 tokens), lstm (two levels of 512, 64 steps), or a network of " \
+    "mlp, cnn or basicnet (MNIST's), gpt (30.4 M parameters, 1024 tokens), lstm (two levels of 512, 64 steps), or a "  \
+    "network of "                                                                                                      \
     "classify's by its name, as wide as there (1000 classes)"
 
 static settings read_settings(int argc, char **argv)
@@ -84,6 +85,11 @@ static wf_var *loss_of_tokens(const trainee *t, wf_var *y)
     return wf_token_cross_entropy(y, t->target, (wf_label_opts){0});
 }
 
+static wf_var *loss_of_likelihood(const trainee *t, wf_var *y)
+{
+    return wf_nll(y, t->target, (wf_label_opts){0});
+}
+
 static wf_var *loss_of_mask(const trainee *t, wf_var *y)
 {
     return wf_bce_logits(y, t->target);
@@ -95,17 +101,34 @@ static wf_var *loss_of_values(const trainee *t, wf_var *y)
 }
 
 /* The rates are so small that nothing is learned: a sure network's gradients are subnormal numbers, which are slow. */
-static trainee classes(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape images, bool adam)
+static trainee classes(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_optim *optim, wf_shape images)
 {
-    const wf_sgd_opts sgd = {.lr = 1e-6, .momentum = 0.9, .weight_decay = 5e-4};
     trainee t = {.model = model, .loss = loss_of_classes};
-    t.optim =
-        wf_multi_node(comm, example_scaled(adam ? wf_adam(model, (wf_adam_opts){.lr = 1e-6}) : wf_sgd(model, sgd)),
-                      (wf_multi_node_opts){0});
+    t.optim = wf_multi_node(comm, example_scaled(optim), (wf_multi_node_opts){0});
     t.x = noise(tape, images, false);
     t.target = wf_tensor_new(wf_comm_ctx(comm), WF_I32, WF_SHAPE(images.dim[0]));
     WF_MUST(wf_check(t.target));
     WF_MUST(wf_tensor_fill(t.target, 3));
+    return t;
+}
+
+static trainee with_sgd(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape images)
+{
+    wf_optim *optim = wf_sgd(model, (wf_sgd_opts){.lr = 1e-6, .momentum = 0.9, .weight_decay = 5e-4});
+    return classes(comm, tape, model, optim, images);
+}
+
+static trainee with_adam(wf_comm *comm, wf_tape *tape, wf_layer *model, wf_shape images)
+{
+    return classes(comm, tape, model, wf_adam(model, (wf_adam_opts){.lr = 1e-6}), images);
+}
+
+static trainee basicnet_new(wf_comm *comm, wf_tape *tape, wf_shape images)
+{
+    wf_layer *model = mnist_basic(wf_comm_ctx(comm), true);
+    wf_optim *optim = wf_adamw(model, (wf_adam_opts){.lr = 1e-6, .weight_decay = 0.01});
+    trainee t = classes(comm, tape, model, optim, images);
+    t.loss = loss_of_likelihood;
     return t;
 }
 
@@ -160,17 +183,19 @@ static trainee trainee_new(wf_comm *comm, wf_tape *tape, const settings *s)
     const resnet_opts residual = {.width = s->width, .classes = 1000, .large = true};
     const resnet_opts deep = {.depth = RESNET_50, .width = s->width, .classes = 1000, .large = true};
     if (strcmp(s->model, "vgg") == 0)
-        return classes(comm, tape, vgg16(ctx, (vgg_opts){.width = s->width}), small, false);
+        return with_sgd(comm, tape, vgg16(ctx, (vgg_opts){.width = s->width}), small);
     if (strcmp(s->model, "resnet18") == 0)
-        return classes(comm, tape, resnet(ctx, residual), large, false);
+        return with_sgd(comm, tape, resnet(ctx, residual), large);
     if (strcmp(s->model, "resnet50") == 0)
-        return classes(comm, tape, resnet(ctx, deep), large, false);
+        return with_sgd(comm, tape, resnet(ctx, deep), large);
     if (strcmp(s->model, "convnext_t") == 0)
-        return classes(comm, tape, convnext(ctx, (convnext_opts){.width = s->width, .classes = 1000}), large, true);
+        return with_adam(comm, tape, convnext(ctx, (convnext_opts){.width = s->width, .classes = 1000}), large);
     if (strcmp(s->model, "mlp") == 0)
-        return classes(comm, tape, mnist_mlp(ctx), digits, true);
+        return with_adam(comm, tape, mnist_mlp(ctx), digits);
     if (strcmp(s->model, "cnn") == 0)
-        return classes(comm, tape, mnist_cnn(ctx), digits, true);
+        return with_adam(comm, tape, mnist_cnn(ctx), digits);
+    if (strcmp(s->model, "basicnet") == 0)
+        return basicnet_new(comm, tape, digits);
     if (strcmp(s->model, "unet2") == 0 || strcmp(s->model, "unet3") == 0)
         return unet_new(comm, tape, s, s->model[4] - '0');
     if (strcmp(s->model, "gpt") == 0)
@@ -180,7 +205,7 @@ static trainee trainee_new(wf_comm *comm, wf_tape *tape, const settings *s)
     const classifier *named = classifier_find(s->model);
     const classifier_opts opts = {.size = s->size, .classes = 1000};
     if (named && !classifier_complaint(named, &opts))
-        return classes(comm, tape, classifier_new(ctx, named, opts), large, true);
+        return with_adam(comm, tape, classifier_new(ctx, named, opts), large);
     example_abort("--model is " MODELS ", not \"%s\"", s->model);
 }
 

@@ -2,7 +2,7 @@
 
     bench_torch.py --batch 64 --channels 128 --threads 2                   the DCGAN step of bench_dcgan.c, one process
     bench_torch.py --batch 32 --channels 128 --threads 1 --processes 2     DistributedDataParallel over gloo
-    bench_torch.py --model vgg|resnet18|resnet50|convnext_t|unet2|unet3|mlp|cnn|gpt|lstm ...    the models of bench_step.c
+    bench_torch.py --model vgg|resnet18|resnet50|convnext_t|unet2|unet3|mlp|cnn|basicnet|gpt|lstm ...    the models of bench_step.c
     bench_torch.py --model swin-t|swin-b|vit-s|convnext-t|convnext-l ...   those of torchvision, which has to be there
     bench_torch.py --device cuda --precision bf16 ...                      on a GPU, by autocast (f32: products in tf32)
     bench_torch.py ... --eval                                              outputs alone, in inference mode
@@ -210,6 +210,12 @@ def mnist_cnn():
     return nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5, padding=2),
                          nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 49, 128), nn.ReLU(),
                          nn.Linear(128, 10))
+
+
+def mnist_basic():
+    return nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Dropout(0.25), nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5),
+                         nn.Linear(128, 10), nn.LogSoftmax(1))
 
 
 class Trainer:
@@ -427,6 +433,13 @@ class Cnn(Classifier):
         self.make_from(args, mnist_cnn(), (1, 28, 28), adam=True)
 
 
+class BasicNet(Classifier):
+    def make(self, args):
+        self.make_from(args, mnist_basic(), (1, 28, 28))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6, weight_decay=0.01, fused=True)
+        self.loss = F.nll_loss
+
+
 class Unets(Supervised):
     dims = 2
 
@@ -445,7 +458,7 @@ class Unets3(Unets):
 
 
 MODELS = {"dcgan": Dcgan, "vgg": Vgg, "resnet18": Resnet18, "resnet50": Resnet50, "convnext_t": ConvNextT,
-          "unet2": Unets, "unet3": Unets3, "mlp": Mlp, "cnn": Cnn, "gpt": Gpt, "lstm": Lstm,
+          "unet2": Unets, "unet3": Unets3, "mlp": Mlp, "cnn": Cnn, "basicnet": BasicNet, "gpt": Gpt, "lstm": Lstm,
           **dict.fromkeys(("swin-t", "swin-b", "vit-s", "convnext-t", "convnext-l"), Named)}
 
 
