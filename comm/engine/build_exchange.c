@@ -435,12 +435,8 @@ static void fill_rest(const exchange *e)
 
 /* --- as one group of native messages ------------------------------------------------------------------------------ */
 
-static wf_steps call(const exchange *e, wf_step_function run)
-{
-    return wf_add_call(e->b, (wf_step_call){.run = run, .own = e->shape->native->own}, WF_NOWHERE, WF_NOWHERE, 0);
-}
-
-/* Everything that a rank sends and receives is one call of the native transport, which counts its bytes itself. */
+/* Everything that a rank sends and receives is one group of the native transport. The device computes on until the
+ * owner's wait. */
 static wf_steps exchange_group(const exchange *e)
 {
     for (int i = 0; i < e->count_out; i++)
@@ -449,7 +445,7 @@ static wf_steps exchange_group(const exchange *e)
         return (wf_steps){0};
     for (int i = 0; i < e->count_out; i++)
         wf_after(e->b, e->sent[i].ready);
-    const wf_steps begun = call(e, e->shape->native->begin);
+    const wf_steps begun = wf_add_native_mark(e->b, WF_NATIVE_GROUP);
     wf_steps all = begun;
     for (int i = 0; i < e->count_in; i++) {
         packet *p = &e->came[i];
@@ -459,13 +455,13 @@ static wf_steps exchange_group(const exchange *e)
     }
     for (int i = 0; i < e->count_out; i++) {
         wf_after(e->b, begun);
-        all.last = wf_add_send_frame(e->b, e->sent[i].data, e->sent[i].bytes, e->sent[i].peer).last;
+        all.last = wf_add_send(e->b, e->sent[i].data, e->sent[i].bytes, e->sent[i].peer).last;
     }
     wf_after(e->b, all);
-    const wf_steps ended = call(e, e->shape->native->end);
+    const wf_steps ended = wf_add_native_mark(e->b, WF_NATIVE_LEAVE);
     wf_after(e->b, ended);
     wf_builder_at_wait(e->b);
-    const wf_steps joined = call(e, e->shape->native->join);
+    const wf_steps joined = wf_add_native_mark(e->b, WF_NATIVE_JOIN);
     for (int i = 0; i < e->count_in; i++)
         e->came[i].ready = joined;
     return ended;
@@ -477,7 +473,7 @@ void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_s
     const bool whole = shape->own && !shape->to_stride && !shape->reversed;
     exchange e = {.b = b, .agreed = agreed, .group = group, .shape = shape, .size = wf_dtype_size(shape->dtype)};
     wf_steps before = {0};
-    e.grouped = shape->native != NULL;
+    e.grouped = agreed->native;
     e.staged = agreed->staged && !e.grouped;
     e.out = side_of(&e, true, shape->from_stride);
     e.in = side_of(&e, false, shape->to_stride);

@@ -39,7 +39,8 @@ static bool is_alone(const native_call *n)
 
 static void add_native_copy(const native_call *n, wf_address x, wf_dtype from, wf_address y, wf_dtype to, int64_t count)
 {
-    const wf_native_part part = {.copies = true, .call = {.count = count, .dtype = from}, .x = x, .y = y, .to = to};
+    const wf_native_part part = {
+        .kind = WF_NATIVE_COPY, .call = {.count = count, .dtype = from}, .x = x, .y = y, .to = to};
     if (count > 0)
         wf_add_native(n->b, &part, 1);
     wf_builder_phase(n->b);
@@ -114,13 +115,16 @@ static void add_shards(const native_call *n, wf_address data, wf_native_operatio
         add_one(n, make_part(n, whole, gathers ? own : data, gathers ? data : own, shard[1], -1));
         return;
     }
-    wf_native_part *part = wf_builder_room(n->b, (size_t)ranks * sizeof *part);
-    for (int r = 0; part && r < ranks; r++) {
+    wf_native_part *part = wf_builder_room(n->b, ((size_t)ranks + 2) * sizeof *part);
+    if (!part)
+        return;
+    part[0] = (wf_native_part){.kind = WF_NATIVE_GROUP, .x = WF_NOWHERE, .y = WF_NOWHERE};
+    for (int r = 0; r < ranks; r++) {
         const wf_address at = shard_at(n, data, r);
-        part[r] = make_part(n, single, gathers ? WF_NOWHERE : at, at, shard[r + 1] - shard[r], r);
+        part[r + 1] = make_part(n, single, gathers ? WF_NOWHERE : at, at, shard[r + 1] - shard[r], r);
     }
-    if (part)
-        wf_add_native(n->b, part, ranks);
+    part[ranks + 1] = (wf_native_part){.kind = WF_NATIVE_LAUNCH, .x = WF_NOWHERE, .y = WF_NOWHERE};
+    wf_add_native(n->b, part, ranks + 2);
     wf_builder_phase(n->b);
 }
 

@@ -20,7 +20,7 @@ struct wf_builder {
     wf_schedule *schedule; /* the rest of it is filled in at the end */
     int rank;
     bool failed;
-    uint8_t flags; /* of the next step */
+    uint8_t flags, grouped; /* of the next step; of messages, which may be in a native group */
     size_t most_bytes;
     list step, operand, wait, input, box, call, launch, pending;
     list known[WF_OPERAND_SHARED + 1]; /* operands by kind and number */
@@ -312,13 +312,14 @@ static wf_steps add_message(wf_builder *b, wf_step_kind kind, wf_address address
 {
     const size_t limit = b->agreed->chunk_bytes;
     const size_t most = b->most_bytes > 0 && b->most_bytes < limit ? b->most_bytes : limit;
-    const bool sends = kind == WF_STEP_SEND, counted = sends && !(flags & WF_STEP_UNCOUNTED);
+    const uint8_t marks = (uint8_t)(flags | b->grouped);
+    const bool sends = kind == WF_STEP_SEND, counted = sends && !(marks & WF_STEP_UNCOUNTED);
     const int32_t first = b->step.count;
     wf_step step = step_of(kind, WF_NOWHERE, WF_NOWHERE, bytes);
     if (bytes == 0)
         return nothing(b);
     step.peer = peer;
-    step.flags = flags;
+    step.flags = marks;
     step.before = -1;
     take_waits(b, &step.wait, &step.waits);
     for (size_t at = 0; at < bytes; at += most) {
@@ -520,6 +521,7 @@ wf_steps wf_add_native(wf_builder *b, const wf_native_part *part, int parts)
     wf_step step = step_of(WF_STEP_NATIVE, WF_NOWHERE, WF_NOWHERE, 0);
     step.list = b->launch.count;
     step.inputs = parts;
+    b->grouped = parts == 1 && part->kind == WF_NATIVE_GROUP ? WF_STEP_GROUPED | WF_STEP_UNCOUNTED : 0;
     wf_native_part *at = parts > 0 ? grow(b, &b->launch, parts) : NULL;
     if (!at)
         return none(b);

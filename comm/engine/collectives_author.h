@@ -29,12 +29,6 @@ typedef struct wf_parts {
 void wf_build_parts(wf_builder *b, const wf_group *group, const wf_parts *parts);
 
 /* --- build_exchange.c --------------------------------------------------------------------------------------------- */
-/* Native: what begins a group of messages, ends it, and lets the device wait for it; NULL: nothing. */
-typedef struct wf_exchange_native {
-    wf_step_function begin, end, join;
-    void *own;
-} wf_exchange_native;
-
 /* The plan's boxes: input 0 holds box `have`, output 0 box `need`; reversed, input 0 holds `need` and what comes is
  * added to output 0, in the order of peers. Elements travel in `order`. `own`: also what this rank has itself and needs
  * where it is; what it has and needs elsewhere (beyond an edge) comes in any case, as what is filled does. */
@@ -50,7 +44,6 @@ typedef struct wf_exchange_shape {
     const int64_t *from_stride, *to_stride; /* of what is read, and written; NULL: dense in `order` */
     const bool *dense_send, *dense_recv;    /* piece n of the plan's lists lies dense in the boxes of both ranks, also
                                                where a need is in slabs: both choose the same way. NULL: none does */
-    const wf_exchange_native *native;       /* NULL: by messages and rings */
 } wf_exchange_shape;
 void wf_build_exchange(wf_builder *b, const wf_group *group, const wf_exchange_shape *shape);
 

@@ -37,10 +37,9 @@ wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight) WF_NODISCA
 /* A schedule of the caller's, taken over in any case; NULL on failure. Freed before the communicator. */
 struct wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
 void wf_engine_entry_free(struct wf_engine_entry *entry);
-/* Begins it, with in[i] as input i and out[i] as output i; messages go by `link`, or by the transport where that is
- * NULL. Schedules that use no ring may be in flight together. */
-wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const wf_link *link, const void *const *in,
-                         void *const *out, wf_engine_call *flight) WF_NODISCARD;
+/* Begins it, with in[i] as input i and out[i] as output i. Schedules that use no ring may be in flight together. */
+wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const void *const *in, void *const *out,
+                         wf_engine_call *flight) WF_NODISCARD;
 /* The configuration on which later schedules are built; a change holds from the next schedule on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
 struct wf_pairs *wf_engine_pairs(const wf_comm *comm);
@@ -107,8 +106,9 @@ void wf_pairs_close(wf_pairs *pairs, const wf_agreed *agreed);
 
 /* --- run_native.c --- */
 
-/* Runs a native step. */
+/* Runs a native step; puts a message into the group that is open. */
 wf_status wf_run_native(const wf_run *run, const wf_step *step) WF_NODISCARD;
+wf_status wf_run_native_message(const wf_run *run, const wf_step *step) WF_NODISCARD;
 
 /* --- combine.c --- */
 

@@ -348,8 +348,7 @@ wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight)
     return WF_OK;
 }
 
-static wf_status start_run(wf_comm *comm, const wf_link *link, const void *const *in, void *const *out,
-                           wf_engine_call *flight)
+static wf_status start_run(wf_comm *comm, const void *const *in, void *const *out, wf_engine_call *flight)
 {
     wf_engine *engine = comm->engine;
     const entry *e = flight->entry;
@@ -361,7 +360,7 @@ static wf_status start_run(wf_comm *comm, const wf_link *link, const void *const
     if (e->kept && e->call.buffer == 0)
         memset(e->kept, 0, e->kept_bytes);
     bind(comm, flight, in, out);
-    wf_run_begin(e->run, (wf_binding){.link = link,
+    wf_run_begin(e->run, (wf_binding){.link = &comm->link,
                                       .world_rank = comm->ranks.world,
                                       .data = e->data,
                                       .tag = flight->tag ? flight->tag : comm->call.tag,
@@ -385,14 +384,13 @@ wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const 
 {
     WF_TRY(entry_of(comm, call, &flight->entry));
     flight->entry->busy = true;
-    return start_run(comm, &comm->link, in, out, flight);
+    return start_run(comm, in, out, flight);
 }
 
-wf_status wf_engine_post(wf_comm *comm, entry *e, const wf_link *link, const void *const *in, void *const *out,
-                         wf_engine_call *flight)
+wf_status wf_engine_post(wf_comm *comm, entry *e, const void *const *in, void *const *out, wf_engine_call *flight)
 {
     *flight = (wf_engine_call){.entry = e};
-    return start_run(comm, link ? link : &comm->link, in, out, flight);
+    return start_run(comm, in, out, flight);
 }
 
 void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)

@@ -302,10 +302,9 @@ static wf_status local_step(wf_run *run, const wf_step *step)
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-static wf_status begin_message(wf_run *run, int32_t i)
+static wf_status start_message(wf_run *run, int32_t i)
 {
-    const wf_schedule *s = run->schedule;
-    const wf_step *step = &s->step[i];
+    const wf_step *step = &run->schedule->step[i];
     const bool receives = step->kind == WF_STEP_RECV;
     wf_flight *flight = &run->flight[run->flights];
     flight->step = i;
@@ -314,9 +313,21 @@ static wf_status begin_message(wf_run *run, int32_t i)
                                      .peer = step->peer,
                                      .tag = run->on.tag,
                                      .sending = !receives};
-    /* Begun is enough for the next message of the pair to follow; the end is looked for later. */
     WF_TRY(run->on.link->start(run->on.link->own, &flight->transfer));
     run->flights++;
+    return WF_OK;
+}
+
+static wf_status begin_message(wf_run *run, int32_t i)
+{
+    const wf_schedule *s = run->schedule;
+    if (s->step[i].flags & WF_STEP_GROUPED && run->on.launch) {
+        WF_TRY(wf_run_native_message(run, &s->step[i]));
+        finish(run, i);
+    } else {
+        WF_TRY(start_message(run, i));
+    }
+    /* Begun is enough for the next message of the pair to follow; the end is looked for later. */
     if (s->next[i] >= 0)
         release(run, s->next[i]);
     return WF_OK;
@@ -544,22 +555,6 @@ int wf_run_awaited(const wf_run *run)
         peer = peer < 0 ? t->peer : peer;
     }
     return peer < 0 && run->awaits > 0 ? run->schedule->step[run->awaiting[0]].peer : peer;
-}
-
-const char *wf_run_text(const wf_run *run, char text[WF_FAILURE_TEXT])
-{
-    int32_t step = run->in_line && !wf_run_done(run) ? run->done : -1;
-    for (int32_t i = run->landed; i < run->flights && step < 0; i++)
-        step = run->flight[i].transfer.done ? -1 : run->flight[i].step;
-    if (step < 0 && run->awaits > 0)
-        step = run->awaiting[0];
-    if (step < 0 && run->head < run->tail)
-        step = run->ready[run->head];
-    if (step < 0)
-        strcpy(text, "nothing");
-    else
-        wf_step_text(run->schedule, step, run->on.world_rank, text);
-    return text;
 }
 
 /* A receive that has begun to arrive cannot be called back, but is usually over soon. */

@@ -41,7 +41,8 @@ enum {
     WF_STEP_STAGED = 8,    /* a copy that wf_traffic counts as copied on the way */
     WF_STEP_AT_WAIT = 16,  /* runs in the owner's wait alone */
     WF_STEP_BEGUN = 32,    /* stage: is over once the device was told */
-    WF_STEP_NEGATES = 64   /* pack: with the sign changed */
+    WF_STEP_NEGATES = 64,  /* pack: with the sign changed */
+    WF_STEP_GROUPED = 128  /* a message that is a call of a group of the native transport */
 };
 
 typedef struct wf_step {

@@ -1,7 +1,8 @@
 /* Steps in words, for reports of a run that waits. */
-#include "comm/engine/schedule_author.h"
+#include "comm/engine/run_author.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define PLACE 48
 
@@ -74,6 +75,17 @@ static const char *flag_text(int flag, char text[PLACE])
     return text;
 }
 
+static const char *part_text(const wf_schedule *s, const wf_step *step)
+{
+    static const char *const parts[] = {[WF_NATIVE_CALL] = "a call",
+                                        [WF_NATIVE_COPY] = "a copy",
+                                        [WF_NATIVE_GROUP] = "the begin of a group",
+                                        [WF_NATIVE_LAUNCH] = "the end of a group",
+                                        [WF_NATIVE_LEAVE] = "the end of a group",
+                                        [WF_NATIVE_JOIN] = "a join"};
+    return step->inputs > 1 ? "a group" : parts[s->launch[step->list].kind];
+}
+
 /* Shown where a run hangs: what the step waits for and with whom. */
 const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_rank, char text[WF_FAILURE_TEXT])
 {
@@ -111,7 +123,7 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_r
             snprintf(text, size, "join");
         break;
     case WF_STEP_NATIVE:
-        snprintf(text, size, "%s of the native transport", step->inputs > 1 ? "a group" : "a call");
+        snprintf(text, size, "%s of the native transport", part_text(s, step));
         break;
     case WF_STEP_FENCE:
         snprintf(text, size, "until the device has done what it was given");
@@ -123,5 +135,21 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_r
             snprintf(text, size, "copy %zu bytes of %s into %s", step->bytes, from, to);
         break;
     }
+    return text;
+}
+
+const char *wf_run_text(const wf_run *run, char text[WF_FAILURE_TEXT])
+{
+    int32_t step = run->in_line && !wf_run_done(run) ? run->done : -1;
+    for (int32_t i = run->landed; i < run->flights && step < 0; i++)
+        step = run->flight[i].transfer.done ? -1 : run->flight[i].step;
+    if (step < 0 && run->awaits > 0)
+        step = run->awaiting[0];
+    if (step < 0 && run->head < run->tail)
+        step = run->ready[run->head];
+    if (step < 0)
+        strcpy(text, "nothing");
+    else
+        wf_step_text(run->schedule, step, run->on.world_rank, text);
     return text;
 }

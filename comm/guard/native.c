@@ -129,16 +129,24 @@ static wf_status copy_part(wf_comm *comm, const wf_native_part *part, const void
     return ctx->k->copy(ctx, &from, &to, false);
 }
 
-wf_status wf_native_step_of(void *own, const wf_native_part *part, const void *x, void *y, bool ends)
+wf_status wf_native_step_of(void *own, const wf_native_part *part, const void *x, void *y)
 {
-    if (!part)
-        return ends ? wf_transport_native.end(own, true) : wf_native_begin(own);
-    if (part->copies)
-        return copy_part(own, part, x, y);
     wf_native_call call = part->call;
-    call.x = x;
-    call.y = y;
-    return wf_native_put(own, &call);
+    switch (part->kind) {
+    case WF_NATIVE_COPY:
+        return copy_part(own, part, x, y);
+    case WF_NATIVE_GROUP:
+        return wf_native_begin(own);
+    case WF_NATIVE_LAUNCH:
+    case WF_NATIVE_LEAVE:
+        return wf_transport_native.end(own, part->kind == WF_NATIVE_LAUNCH);
+    case WF_NATIVE_JOIN:
+        return wf_transport_native.join(own);
+    default:
+        call.x = x;
+        call.y = y;
+        return wf_native_put(own, &call);
+    }
 }
 
 void wf_native_close(wf_comm *comm)

@@ -14,7 +14,6 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
     wf_comm *comm = exchange->comm;
     const wf_agreed *agreed = wf_engine_agreed(comm);
     const wf_group all = wf_group_all(agreed, comm->rank);
-    wf_exchange_native group;
     const wf_exchange_shape shape = {.plan = exchange->plan,
                                      .have = exchange->have,
                                      .need = exchange->need,
@@ -26,8 +25,7 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
                                      .from_stride = form->from_stride,
                                      .to_stride = form->to_stride,
                                      .dense_send = exchange->dense,
-                                     .dense_recv = exchange->dense + exchange->plan->n_send,
-                                     .native = wf_exchange_group(comm, &group)};
+                                     .dense_recv = exchange->dense + exchange->plan->n_send};
     wf_builder *b = wf_builder_new(comm->shared->ctx, agreed, comm->rank);
     if (!b)
         return wf_error_code();
@@ -93,7 +91,7 @@ static wf_status start_flight(wf_exchange *exchange, bool own)
     WF_TRY(find_form(exchange, own));
     const void *const in[] = {exchange->from->data};
     void *const out[] = {exchange->to->data};
-    WF_TRY(wf_engine_post(comm, exchange->form->entry, wf_exchange_link(exchange), in, out, &exchange->flight));
+    WF_TRY(wf_engine_post(comm, exchange->form->entry, in, out, &exchange->flight));
     return wf_run_advance(exchange->flight.run, &moved);
 }
 
@@ -101,12 +99,8 @@ static wf_status enter_and_start(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
     WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_call : &exchange->call));
-    if (!wf_exchange_link(exchange)) {
-        WF_TRY(wf_comm_forbid_capture(comm, "exchange halos by messages or mapped memory, which the host looks after"));
-        /* At the first exchange: a communicator without one never takes the memory. */
-        if (!wf_engine_pairs(comm)->asked)
-            WF_TRY(wf_exchange_share(comm));
-    }
+    /* At the first exchange: a communicator without one never takes the memory. */
+    WF_TRY(wf_exchange_open_way(comm));
     return start_flight(exchange, own);
 }
 

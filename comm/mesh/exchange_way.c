@@ -68,9 +68,14 @@ static wf_status share_pair_rings(wf_comm *comm)
     return WF_OK;
 }
 
-wf_status wf_exchange_share(wf_comm *comm)
+wf_status wf_exchange_open_way(wf_comm *comm)
 {
     const wf_traffic before = comm->traffic;
+    if (wf_engine_agreed(comm)->native)
+        return WF_OK;
+    WF_TRY(wf_comm_forbid_capture(comm, "exchange halos by messages or mapped memory, which the host looks after"));
+    if (wf_engine_pairs(comm)->asked)
+        return WF_OK;
     wf_engine_pairs(comm)->asked = true;
     if (comm->inter_size == comm->size)
         return WF_OK;
@@ -94,8 +99,7 @@ static wf_status enter_way(wf_comm *comm)
 {
     const wf_call call = {.operation = WF_CALL_BARRIER, .name = "set-up"};
     WF_TRY(wf_guard_enter(comm, &call));
-    if (!comm->native && !wf_engine_pairs(comm)->asked)
-        WF_TRY(wf_exchange_share(comm));
+    WF_TRY(wf_exchange_open_way(comm));
     return wf_guard_settle(comm);
 }
 

@@ -64,20 +64,14 @@ struct wf_exchange {
     wf_tensor *to;
     wf_exchange_form form[WF_EXCHANGE_FORMS]; /* the last one used first */
     wf_engine_call flight;                    /* with an entry between begin and end */
-    wf_link group;                            /* native */
 };
-
-/* --- exchange_native.c: NULL where ranks are not connected natively --- */
-
-/* What surrounds the messages of an exchange, in *group; and what moves them, in exchange->group. */
-const wf_exchange_native *wf_exchange_group(wf_comm *comm, wf_exchange_native *group);
-const wf_link *wf_exchange_link(wf_exchange *exchange);
 
 /* --- exchange_way.c --- */
 
-/* Shares memory for exchanges among the ranks of each node, which have all entered this call; wf_pairs.why says why
- * not. Collective. */
-wf_status wf_exchange_share(wf_comm *comm) WF_NODISCARD;
+/* Opens what exchanges go through, before the first one: nothing if they move natively, else memory that the ranks of
+ * each node share; wf_pairs.why says why not. All ranks have entered this call, which cannot be captured unless they
+ * move natively. Collective. */
+wf_status wf_exchange_open_way(wf_comm *comm) WF_NODISCARD;
 /* What of it is in device memory. Local. */
 void wf_exchange_unshare(wf_comm *comm);
 

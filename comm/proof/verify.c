@@ -233,7 +233,7 @@ static wf_status touch_native(proof *p, int64_t n, const wf_schedule *s, const w
     const bool sends = call->operation == WF_NATIVE_BCAST && call->peer == s->rank;
     const bool receives = call->operation != WF_NATIVE_REDUCE || call->peer < 0 || call->peer == s->rank;
     const size_t ranks = (size_t)s->ranks;
-    if (part->copies) {
+    if (part->kind == WF_NATIVE_COPY) {
         WF_TRY(touch(p, n, part->x, bytes, false));
         return touch(p, n, part->y, (size_t)call->count * wf_dtype_size(part->to), true);
     }

@@ -9,7 +9,7 @@ static wf_ctx *ctx;
 
 static bool is_copy(const wf_schedule *s, const wf_step *step)
 {
-    return s->launch[step->list].copies;
+    return s->launch[step->list].kind == WF_NATIVE_COPY;
 }
 
 /* Counts the native calls and the copies of a schedule; whatever else it has must be a join. */
@@ -33,6 +33,7 @@ static void check(int ranks, bool connected, const wf_call *call, int calls, int
     wf_schedule *all[MOST] = {0};
     wf_agreed agreed;
     const int32_t node[MOST] = {0};
+    const int marks = parts > 1 ? 2 : 0; /* begin and end of a group */
     WF_EXPECT_OK(wf_agreed_make(ctx, ranks, node, &agreed));
     agreed.staged = true;
     agreed.native = connected;
@@ -50,7 +51,7 @@ static void check(int ranks, bool connected, const wf_call *call, int calls, int
                   ranks, copied);
         for (int32_t i = 0; i < all[r]->steps; i++)
             if (all[r]->step[i].kind == WF_STEP_NATIVE && !is_copy(all[r], &all[r]->step[i]))
-                WF_EXPECT(all[r]->step[i].inputs == parts, "%s: a group of %d", name, all[r]->step[i].inputs);
+                WF_EXPECT(all[r]->step[i].inputs == parts + marks, "%s: a group of %d", name, all[r]->step[i].inputs);
     }
     WF_EXPECT_OK(wf_schedule_verify(ctx, (const wf_schedule *const *)all, ranks));
     for (int r = 0; r < ranks; r++)
