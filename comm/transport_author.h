@@ -23,6 +23,7 @@ typedef struct wf_transfer {
     size_t bytes;
     int peer;
     int tag;
+    int32_t step; /* the run's: of its schedule */
     bool sending;
     bool done;
     wf_status status; /* once done */

@@ -56,7 +56,7 @@ wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
     }
     const size_t steps = (size_t)s->steps, fences = (size_t)s->fences;
     /* One block: a run that is kept and started again allocates nothing. */
-    const size_t bytes = sizeof(wf_run) + (size_t)messages * sizeof(wf_flight) +
+    const size_t bytes = sizeof(wf_run) + (size_t)messages * sizeof(wf_transfer) +
                          ((size_t)inputs + fences) * sizeof(void *) +
                          (2 * steps + (size_t)awaits + (size_t)late + fences) * sizeof(int32_t);
     wf_run *run = wf_calloc(ctx, 1, bytes);
@@ -64,8 +64,8 @@ wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
         return wf_error_null();
     run->ctx = ctx;
     run->schedule = s;
-    run->flight = (wf_flight *)(void *)(run + 1);
-    run->in = (const void **)(void *)(run->flight + messages);
+    run->message = (wf_transfer *)(void *)(run + 1);
+    run->in = (const void **)(void *)(run->message + messages);
     run->event = (wf_event **)(void *)(run->in + inputs);
     run->left = (int32_t *)(void *)(run->event + fences);
     run->ready = run->left + steps;
@@ -108,7 +108,7 @@ void wf_run_begin(wf_run *run, wf_binding binding)
 {
     const wf_schedule *s = run->schedule;
     run->on = binding;
-    run->head = run->tail = run->awaits = run->flights = run->landed = run->cursor = run->done = 0;
+    run->head = run->tail = run->awaits = run->messages = run->landed = run->cursor = run->done = 0;
     run->lates = run->fences = 0;
     run->waiting = false;
     run->in_line = binding.in_line && s->in_line;
@@ -306,15 +306,15 @@ static wf_status start_message(wf_run *run, int32_t i)
 {
     const wf_step *step = &run->schedule->step[i];
     const bool receives = step->kind == WF_STEP_RECV;
-    wf_flight *flight = &run->flight[run->flights];
-    flight->step = i;
-    flight->transfer = (wf_transfer){.data = data_at(run, receives ? step->to : step->from),
-                                     .bytes = step->bytes,
-                                     .peer = step->peer,
-                                     .tag = run->on.tag,
-                                     .sending = !receives};
-    WF_TRY(run->on.link->start(run->on.link->own, &flight->transfer));
-    run->flights++;
+    wf_transfer *message = &run->message[run->messages];
+    *message = (wf_transfer){.data = data_at(run, receives ? step->to : step->from),
+                             .bytes = step->bytes,
+                             .peer = step->peer,
+                             .tag = run->on.tag,
+                             .step = i,
+                             .sending = !receives};
+    WF_TRY(run->on.link->start(run->on.link->own, message));
+    run->messages++;
     return WF_OK;
 }
 
@@ -344,16 +344,16 @@ static wf_status wrong_size(const wf_run *run, const wf_transfer *t)
 static wf_status run_ready(wf_run *run, bool *moved);
 
 /* Reports a message of another length than is expected, by the check of its frame, which came before it, if it can. */
-static wf_status report_length(wf_run *run, int32_t flight, bool *moved)
+static wf_status report_length(wf_run *run, int32_t number, bool *moved)
 {
-    const wf_transfer *wrong = &run->flight[flight].transfer;
-    for (int32_t i = run->landed; i < flight; i++) {
-        wf_transfer *t = &run->flight[i].transfer;
+    const wf_transfer *wrong = &run->message[number];
+    for (int32_t i = run->landed; i < number; i++) {
+        wf_transfer *t = &run->message[i];
         if (t->done || t->sending || t->peer != wrong->peer)
             continue;
         WF_TRY(run->on.link->test(run->on.link->own, t));
         if (t->done && t->status == WF_OK && t->arrived == t->bytes)
-            finish(run, run->flight[i].step);
+            finish(run, t->step);
     }
     WF_TRY(run_ready(run, moved));
     return wrong_size(run, wrong);
@@ -364,8 +364,8 @@ static wf_status look(wf_run *run, int32_t *first, bool *moved)
 {
     int unfinished = 0;
     int32_t i = *first;
-    for (; i < run->flights && unfinished < LOOKS; i++) {
-        wf_transfer *t = &run->flight[i].transfer;
+    for (; i < run->messages && unfinished < LOOKS; i++) {
+        wf_transfer *t = &run->message[i];
         if (t->done)
             continue;
         WF_TRY(run->on.link->test(run->on.link->own, t));
@@ -378,7 +378,7 @@ static wf_status look(wf_run *run, int32_t *first, bool *moved)
         if (!t->sending && t->arrived != t->bytes)
             return report_length(run, i, moved);
         *moved = true;
-        finish(run, run->flight[i].step);
+        finish(run, t->step);
     }
     *first = i;
     return WF_OK;
@@ -389,12 +389,12 @@ static wf_status look_at_messages(wf_run *run, bool *moved)
 {
     int32_t at = run->landed;
     WF_TRY(look(run, &at, moved));
-    if (at < run->flights) {
-        run->cursor = run->cursor < at || run->cursor >= run->flights ? at : run->cursor;
+    if (at < run->messages) {
+        run->cursor = run->cursor < at || run->cursor >= run->messages ? at : run->cursor;
         WF_TRY(look(run, &run->cursor, moved));
     }
     /* Old messages that are done are not looked at again. */
-    while (run->landed < run->flights && run->flight[run->landed].transfer.done)
+    while (run->landed < run->messages && run->message[run->landed].done)
         run->landed++;
     return WF_OK;
 }
@@ -546,8 +546,8 @@ int wf_run_awaited(const wf_run *run)
     int peer = -1;
     if (run->in_line)
         return wf_run_done(run) ? -1 : run->schedule->step[run->done].peer;
-    for (int32_t i = run->landed; i < run->flights; i++) {
-        const wf_transfer *t = &run->flight[i].transfer;
+    for (int32_t i = run->landed; i < run->messages; i++) {
+        const wf_transfer *t = &run->message[i];
         if (t->done)
             continue;
         if (!t->sending)
@@ -566,13 +566,13 @@ bool wf_run_cancel(wf_run *run)
     /* The device may still read or write memory of steps that have begun. */
     if (has_events(run))
         (void)run->ctx->k->stream_finish(run->ctx, NULL);
-    for (int32_t i = run->landed; i < run->flights; i++)
-        if (!run->flight[i].transfer.done)
-            link->cancel(link->own, &run->flight[i].transfer);
+    for (int32_t i = run->landed; i < run->messages; i++)
+        if (!run->message[i].done)
+            link->cancel(link->own, &run->message[i]);
     do {
         left = false;
-        for (int32_t i = run->landed; i < run->flights; i++) {
-            wf_transfer *t = &run->flight[i].transfer;
+        for (int32_t i = run->landed; i < run->messages; i++) {
+            wf_transfer *t = &run->message[i];
             if (!t->done && link->test(link->own, t) != WF_OK)
                 t->done = true;
             left |= !t->done;
@@ -580,11 +580,11 @@ bool wf_run_cancel(wf_run *run)
         if (left)
             sched_yield();
     } while (left && wf_now_ns() < end);
-    for (int32_t i = run->landed; i < run->flights; i++)
-        if (!run->flight[i].transfer.done)
+    for (int32_t i = run->landed; i < run->messages; i++)
+        if (!run->message[i].done)
             /* Its memory may still be written to and is never used again. */
-            wf_pool_hold(run->ctx, run->flight[i].transfer.data);
-    run->flights = run->landed = run->awaits = run->lates = run->fences = 0;
+            wf_pool_hold(run->ctx, run->message[i].data);
+    run->messages = run->landed = run->awaits = run->lates = run->fences = 0;
     run->head = run->tail;
     run->done = run->schedule->steps;
     return !left;

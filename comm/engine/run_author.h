@@ -35,11 +35,6 @@ typedef struct wf_binding {
     int32_t steps_at_once; /* simulation: local steps in one advance; 0: all */
 } wf_binding;
 
-typedef struct wf_flight { /* a message that has begun; a `flight` of progress.c is a whole call */
-    wf_transfer transfer;
-    int32_t step;
-} wf_flight;
-
 typedef struct wf_run {
     wf_ctx *ctx;
     const wf_schedule *schedule;
@@ -56,8 +51,8 @@ typedef struct wf_run {
     wf_event **event; /* of each fence */
     int32_t *fencing; /* fences that the device has not reached, the oldest first */
     int32_t fences;
-    wf_flight *flight;               /* messages in the order in which they were begun */
-    int32_t flights, landed, cursor; /* landed: all before this one are done */
+    wf_transfer *message;             /* in the order in which they were begun */
+    int32_t messages, landed, cursor; /* landed: all before this one are done */
     const void **in;
     int32_t done;
 } wf_run;

@@ -141,8 +141,8 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_r
 const char *wf_run_text(const wf_run *run, char text[WF_FAILURE_TEXT])
 {
     int32_t step = run->in_line && !wf_run_done(run) ? run->done : -1;
-    for (int32_t i = run->landed; i < run->flights && step < 0; i++)
-        step = run->flight[i].transfer.done ? -1 : run->flight[i].step;
+    for (int32_t i = run->landed; i < run->messages && step < 0; i++)
+        step = run->message[i].done ? -1 : run->message[i].step;
     if (step < 0 && run->awaits > 0)
         step = run->awaiting[0];
     if (step < 0 && run->head < run->tail)
