@@ -43,7 +43,7 @@ typedef struct operation {
     wf_background_function run; /* NULL: a collective */
     void *own;
     wf_call call;
-    wf_engine_call flight;
+    wf_engine_entry *flight;
     wf_traffic before; /* of `async`, when it began */
     bool noted;        /* the flight recorder knows what it waits for */
 } operation;
@@ -175,8 +175,8 @@ static bool advance_first(struct wf_background *b)
         status = wf_comm_alive(comm);
     /* What is over may have added to the list, which then lies elsewhere. */
     if (status == WF_OK && !over && op->state == RUNNING)
-        status = wf_run_advance(op->flight.run, &moved);
-    if (status == WF_OK && !over && op->state == RUNNING && wf_run_done(op->flight.run)) {
+        status = wf_run_advance(op->flight->run, &moved);
+    if (status == WF_OK && !over && op->state == RUNNING && wf_run_done(op->flight->run)) {
         wf_engine_end(comm, &op->flight, WF_OK);
         op->state = SETTLING;
         moved = true;
@@ -209,9 +209,9 @@ static void poll(struct wf_background *b, wf_deadline *deadline)
     wf_comm *comm = connection_of(op);
     if (deadline->polls < 0)
         *deadline = wf_deadline_new();
-    deadline->peer = op->state == RUNNING ? wf_run_awaited(op->flight.run) : -1;
+    deadline->peer = op->state == RUNNING ? wf_run_awaited(op->flight->run) : -1;
     if (op->state == RUNNING && deadline->noted == 1)
-        wf_engine_note(comm, op->flight.run);
+        wf_engine_note(comm, op->flight->run);
     const wf_status status = wf_deadline_poll(comm, deadline);
     if (status != WF_OK)
         leave_first(b, status);
@@ -257,7 +257,7 @@ static void progress(void *background)
     if (op->noted || op->state != RUNNING)
         return;
     op->noted = true;
-    wf_engine_note(connection_of(op), op->flight.run);
+    wf_engine_note(connection_of(op), op->flight->run);
 }
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */

@@ -69,7 +69,7 @@ wf_status wf_peer_call_exchange(wf_peer_call *c) WF_NODISCARD;
 void wf_peer_call_bytes(wf_peer_call *c, int rank, const void *x, int64_t out, void *y, int64_t in);
 /* Begins to send a frame and `bytes` behind it to one rank. */
 wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
-                            wf_engine_call *flight) WF_NODISCARD;
+                            wf_engine_entry **flight) WF_NODISCARD;
 /* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it;
  * natively: if it is long and its sender does so. */
 wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;

@@ -10,7 +10,7 @@ _Static_assert(WF_OUTBOX_TAG == WF_TAGS - 1, "the last of the users' tags");
 
 typedef struct wf_outbox_message {
     struct wf_outbox_message *next;
-    wf_engine_call flight;
+    wf_engine_entry *flight;
     wf_status status; /* of progress */
     wf_tensor *x;
     wf_buffer buffer;
@@ -33,8 +33,8 @@ static wf_status sweep(wf_outbox *outbox)
         message *m = outbox->first;
         bool moved = false;
         WF_CHECK(m->status == WF_OK, m->status, "a message that was on its way to another rank failed");
-        WF_TRY(wf_run_advance(m->flight.run, &moved));
-        if (!wf_run_done(m->flight.run))
+        WF_TRY(wf_run_advance(m->flight->run, &moved));
+        if (!wf_run_done(m->flight->run))
             return WF_OK;
         wf_engine_end(outbox->comm, &m->flight, WF_OK);
         outbox->first = m->next;
@@ -51,7 +51,7 @@ static void progress(void *own)
     const wf_outbox *outbox = own;
     bool moved = false;
     for (message *m = outbox->first; m && m->status == WF_OK; m = m->next)
-        m->status = wf_run_advance(m->flight.run, &moved);
+        m->status = wf_run_advance(m->flight->run, &moved);
 }
 
 static void follow(wf_outbox *outbox)
@@ -148,7 +148,7 @@ static wf_status post_message(wf_outbox *outbox, const contents *c, int to)
     outbox->last = &m->next;
     if (c->told)
         comm->traffic = before; /* it is no payload */
-    return wf_run_advance(m->flight.run, &moved);
+    return wf_run_advance(m->flight->run, &moved);
 }
 
 static wf_status send(wf_outbox *outbox, const contents *c, int to)
@@ -191,7 +191,7 @@ static wf_status wait(wf_outbox *outbox)
 {
     WF_TRY(wf_comm_alive(outbox->comm));
     for (message *m = outbox->first; m && m->status == WF_OK; m = m->next)
-        WF_TRY(wf_engine_wait(outbox->comm, &m->flight));
+        WF_TRY(wf_engine_wait(outbox->comm, m->flight));
     WF_TRY(sweep(outbox));
     follow(outbox);
     return wf_outbox_connects(outbox) ? wf_outbox_join(outbox) : WF_OK;

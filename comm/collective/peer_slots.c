@@ -226,7 +226,7 @@ static wf_status post_native(wf_peer_call *c)
 }
 
 wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
-                            wf_engine_call *flight)
+                            wf_engine_entry **flight)
 {
     const wf_peer_call *c = comm->call.peers;
     const wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .count = (int64_t)bytes, .part = c->part};

@@ -74,13 +74,13 @@ wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)
 static wf_status send_bytes(wf_comm *comm, const void *data, size_t bytes, int to, int tag)
 {
     const wf_frame frame = {.dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}};
-    wf_engine_call flight = {0};
+    wf_engine_entry *flight = NULL;
     wf_status status;
     WF_CHECK(data || bytes == 0, WF_ERR_ARGUMENT, "data is NULL, and bytes is %zu", bytes);
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "send_bytes", to, tag));
     WF_TRY_OUT(wf_peer_call_post(comm, &frame, data, bytes, to, &flight));
-    WF_TRY_OUT(wf_engine_wait(comm, &flight));
+    WF_TRY_OUT(wf_engine_wait(comm, flight));
 out:
     wf_engine_end(comm, &flight, status);
     return status;

@@ -19,27 +19,36 @@ wf_status wf_engine_run(wf_comm *comm, const wf_call *call, const void *in, void
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, int tag, const void *const *in,
                               void *const *out) WF_NODISCARD;
 
-/* A call in progress: begun, its run advanced until that is done or fails, and ended in any case. Calls that use no
- * ring may be in flight together. Zero before the call, except for in_line and tag. */
-typedef struct wf_engine_call {
-    struct wf_engine_entry *entry;
-    wf_run *run; /* of the entry */
-    void *scratch, *device;
-    int tag;      /* of its messages; 0: of the call that the communicator is in */
-    bool in_line; /* the caller waits until it is done, so steps may run one by one */
-} wf_engine_call;
+/* A schedule that is kept, under the call that it is of, with what one run of it needs. Between begin and end it is in
+ * flight: its run is advanced until that is done or fails. Entries whose schedules use no ring may be in flight
+ * together. */
+typedef struct wf_engine_entry {
+    struct wf_engine_entry *next; /* used longer ago */
+    wf_call call;                 /* its part is owned */
+    bool busy;                    /* in flight */
+    bool shared;                  /* made where the ranks of a node share memory for sums */
+    wf_schedule *schedule;
+    wf_run *run;
+    void **data;                                    /* of each operand */
+    size_t scratch_bytes, device_bytes, kept_bytes; /* of all operands of one kind */
+    void *scratch, *device;                         /* their memory in flight; that of kept operands is always there */
+    char *kept;
+} wf_engine_entry;
+
+/* Begins a call: in[i] is input i, out[i] output i. *flight is NULL only if there is no schedule; wf_engine_end ends it
+ * in any case. */
 wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
-                          wf_engine_call *flight) WF_NODISCARD;
-void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status);
+                          wf_engine_entry **flight) WF_NODISCARD;
+/* Ends what is in flight, if anything is, and sets *flight to NULL; `status`: how it went. */
+void wf_engine_end(wf_comm *comm, wf_engine_entry **flight, wf_status status);
 /* Waits for its end, in which steps run that were left to it (wf_builder_at_wait). */
-wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight) WF_NODISCARD;
+wf_status wf_engine_wait(wf_comm *comm, const wf_engine_entry *flight) WF_NODISCARD;
 
 /* A schedule of the caller's, taken over in any case; NULL on failure. Freed before the communicator. */
-struct wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
-void wf_engine_entry_free(struct wf_engine_entry *entry);
-/* Begins it, with in[i] as input i and out[i] as output i. Schedules that use no ring may be in flight together. */
-wf_status wf_engine_post(wf_comm *comm, struct wf_engine_entry *entry, const void *const *in, void *const *out,
-                         wf_engine_call *flight) WF_NODISCARD;
+wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
+void wf_engine_entry_free(wf_engine_entry *entry);
+/* Begins it like wf_engine_begin, also where it fails. */
+wf_status wf_engine_post(wf_comm *comm, wf_engine_entry *entry, const void *const *in, void *const *out) WF_NODISCARD;
 /* The configuration on which later schedules are built; a change holds from the next schedule on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
 struct wf_pairs *wf_engine_pairs(const wf_comm *comm);

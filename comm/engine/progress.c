@@ -10,10 +10,10 @@
  *     wait    advance; look at the clock, failures and the deadline after TRIES or SPINS advances
  *     end     guard_run_end, or cancel; count the pieces of the rings; give memory back; the entry is free again
  *
- * Who owns what. An entry owns the schedule, its run, the table of operands and memory that is kept from sum to sum. A
- * flight (wf_engine_call) owns scratch and device memory from post to end. Inputs and outputs stay the caller's, and
- * must live until end. The pieces of the rings that are used up belong to the communicator, and all ranks of a node
- * count them alike, as they run the same schedules in the same order.
+ * Who owns what. An entry owns the schedule, its run, the table of operands and memory that is kept from sum to sum; in
+ * flight it has scratch and device memory too. Inputs and outputs stay the caller's, and must live until end. The pieces
+ * of the rings that are used up belong to the communicator, and all ranks of a node count them alike, as they run the
+ * same schedules in the same order.
  *
  * Agreement. A schedule is a pure function of the agreed configuration, the rank and the call, so ranks make parts of
  * one plan without a message. Each rank evicts the least recently used of its entries, and ranks may keep different
@@ -36,19 +36,7 @@
 #define TRIES     4  /* before a wait looks at the clock: short calls are over by then */
 #define SPINS     64 /* the same of schedules that look at flags, which costs less than the clock */
 
-/* A schedule that is kept, under the call that it is of, with what one run of it needs. */
-typedef struct wf_engine_entry {
-    struct wf_engine_entry *next; /* used longer ago */
-    wf_call call;                 /* its part is owned */
-    bool busy;                    /* in flight */
-    bool shared;                  /* made where the ranks of a node share memory for sums */
-    wf_schedule *schedule;
-    wf_run *run;
-    void **data;            /* of each operand */
-    size_t scratch, device; /* bytes of all scratch operands, in memory of the host and of the device */
-    char *kept;             /* memory of all kept operands; NULL: there is none */
-    size_t kept_bytes;
-} entry;
+typedef wf_engine_entry entry;
 
 typedef struct wf_engine {
     wf_agreed agreed;
@@ -206,8 +194,8 @@ static wf_status furnish(wf_ctx *ctx, entry *e)
     e->data = wf_calloc(ctx, (size_t)e->schedule->operands + 1, sizeof *e->data);
     if (!e->run || !e->data)
         return wf_error_code();
-    e->scratch = bytes_of(e->schedule, WF_OPERAND_SCRATCH);
-    e->device = bytes_of(e->schedule, WF_OPERAND_DEVICE);
+    e->scratch_bytes = bytes_of(e->schedule, WF_OPERAND_SCRATCH);
+    e->device_bytes = bytes_of(e->schedule, WF_OPERAND_DEVICE);
     e->kept_bytes = bytes_of(e->schedule, WF_OPERAND_KEPT);
     e->kept = e->kept_bytes ? wf_calloc(ctx, 1, e->kept_bytes) : NULL;
     return e->kept_bytes == 0 || e->kept ? WF_OK : wf_error_code();
@@ -276,11 +264,10 @@ static char *slot_at(const wf_engine *engine, int rank, const wf_operand *operan
     return engine->pairs.slots[from][to] + (size_t)slot * agreed->pair_slot_bytes;
 }
 
-static void bind(const wf_comm *comm, const wf_engine_call *flight, const void *const *in, void *const *out)
+static void bind(const wf_comm *comm, const entry *e, const void *const *in, void *const *out)
 {
     wf_engine *engine = comm->engine;
-    const entry *e = flight->entry;
-    char *kept = e->kept, *scratch = flight->scratch, *device = flight->device;
+    char *kept = e->kept, *scratch = e->scratch, *device = e->device;
     for (int32_t i = 0; i < e->schedule->operands; i++) {
         const wf_operand *operand = &e->schedule->operand[i];
         switch (operand->kind) {
@@ -318,7 +305,7 @@ void wf_engine_note(wf_comm *comm, const wf_run *run)
     wf_recorder_step(comm, wf_run_text(run, text));
 }
 
-wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight)
+wf_status wf_engine_wait(wf_comm *comm, const entry *flight)
 {
     wf_run *run = flight->run;
     const bool ring = run->schedule->ring_pieces > 0 || run->schedule->rings > 0;
@@ -348,26 +335,26 @@ wf_status wf_engine_wait(wf_comm *comm, const wf_engine_call *flight)
     return WF_OK;
 }
 
-static wf_status start_run(wf_comm *comm, const void *const *in, void *const *out, wf_engine_call *flight)
+/* in_line: the caller waits until it is done, so steps may run one by one. */
+static wf_status start_run(wf_comm *comm, entry *e, int tag, bool in_line, const void *const *in, void *const *out)
 {
     wf_engine *engine = comm->engine;
-    const entry *e = flight->entry;
-    flight->run = e->run;
+    e->busy = true;
     WF_TRY(wf_guard_run_begin(comm, e->schedule->synchronizes));
-    WF_TRY(wf_host_take(comm, e->scratch, &flight->scratch));
-    if (e->device > 0)
-        WF_TRY(wf_pool_take(comm->shared->ctx, e->device, &flight->device));
+    WF_TRY(wf_host_take(comm, e->scratch_bytes, &e->scratch));
+    if (e->device_bytes > 0)
+        WF_TRY(wf_pool_take(comm->shared->ctx, e->device_bytes, &e->device));
     if (e->kept && e->call.buffer == 0)
         memset(e->kept, 0, e->kept_bytes);
-    bind(comm, flight, in, out);
+    bind(comm, e, in, out);
     wf_run_begin(e->run, (wf_binding){.link = &comm->link,
                                       .world_rank = comm->ranks.world,
                                       .data = e->data,
-                                      .tag = flight->tag ? flight->tag : comm->call.tag,
+                                      .tag = tag,
                                       .flags = engine->ring.flags,
                                       .ring_pieces = engine->ring.pieces,
                                       .seen = engine->ring.seen,
-                                      .in_line = flight->in_line,
+                                      .in_line = in_line,
                                       .launch = wf_native_step_of,
                                       .launch_own = comm,
                                       .pair_flags = engine->pairs.flags,
@@ -379,23 +366,21 @@ static wf_status start_run(wf_comm *comm, const void *const *in, void *const *ou
     return WF_OK;
 }
 
-wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out,
-                          wf_engine_call *flight)
+wf_status wf_engine_begin(wf_comm *comm, const wf_call *call, const void *const *in, void *const *out, entry **flight)
 {
-    WF_TRY(entry_of(comm, call, &flight->entry));
-    flight->entry->busy = true;
-    return start_run(comm, in, out, flight);
+    WF_TRY(entry_of(comm, call, flight));
+    return start_run(comm, *flight, comm->call.tag, false, in, out);
 }
 
-wf_status wf_engine_post(wf_comm *comm, entry *e, const void *const *in, void *const *out, wf_engine_call *flight)
+wf_status wf_engine_post(wf_comm *comm, entry *e, const void *const *in, void *const *out)
 {
-    *flight = (wf_engine_call){.entry = e};
-    return start_run(comm, in, out, flight);
+    return start_run(comm, e, comm->call.tag, false, in, out);
 }
 
-void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
+void wf_engine_end(wf_comm *comm, entry **flight, wf_status status)
 {
-    entry *e = flight->entry;
+    entry *e = *flight;
+    *flight = NULL;
     if (!e)
         return;
     if (status == WF_OK)
@@ -406,19 +391,21 @@ void wf_engine_end(wf_comm *comm, wf_engine_call *flight, wf_status status)
     comm->engine->ring.pieces += e->schedule->ring_pieces;
     for (int32_t i = 1; i < e->schedule->rings; i++)
         comm->engine->pairs.pieces[i] += e->schedule->pieces[i];
-    wf_host_give(comm, flight->scratch, e->scratch);
+    wf_host_give(comm, e->scratch, e->scratch_bytes);
     /* Memory of a message that could not be given up is leaked: MPI may write to it at any time. */
-    if (flight->device && !comm->lost)
-        wf_pool_give(comm->shared->ctx, flight->device, e->device);
-    *flight = (wf_engine_call){0};
+    if (e->device && !comm->lost)
+        wf_pool_give(comm->shared->ctx, e->device, e->device_bytes);
+    e->scratch = e->device = NULL;
 }
 
 wf_status wf_engine_run_lists(wf_comm *comm, const wf_call *call, int tag, const void *const *in, void *const *out)
 {
-    wf_engine_call flight = {.in_line = true, .tag = tag};
-    wf_status status = wf_engine_begin(comm, call, in, out, &flight);
+    entry *flight;
+    wf_status status = entry_of(comm, call, &flight);
     if (status == WF_OK)
-        status = wf_engine_wait(comm, &flight);
+        status = start_run(comm, flight, tag, true, in, out);
+    if (status == WF_OK)
+        status = wf_engine_wait(comm, flight);
     wf_engine_end(comm, &flight, status);
     return status;
 }

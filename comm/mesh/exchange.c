@@ -91,8 +91,9 @@ static wf_status start_flight(wf_exchange *exchange, bool own)
     WF_TRY(find_form(exchange, own));
     const void *const in[] = {exchange->from->data};
     void *const out[] = {exchange->to->data};
-    WF_TRY(wf_engine_post(comm, exchange->form->entry, in, out, &exchange->flight));
-    return wf_run_advance(exchange->flight.run, &moved);
+    exchange->flight = exchange->form->entry;
+    WF_TRY(wf_engine_post(comm, exchange->flight, in, out));
+    return wf_run_advance(exchange->flight->run, &moved);
 }
 
 static wf_status enter_and_start(wf_exchange *exchange, bool own)
@@ -120,7 +121,7 @@ static wf_status check_and_begin(wf_exchange *exchange, const wf_tensor *from, w
     } else if (own || exchange->plan->rewrites) {
         /* Nothing but copies of this rank's own, which are over at once, but for those that wait for the end. */
         WF_TRY(start_flight(exchange, own));
-        if (wf_run_done(exchange->flight.run))
+        if (wf_run_done(exchange->flight->run))
             wf_engine_end(exchange->comm, &exchange->flight, WF_OK);
     }
     wf_tensor_touch(to);
@@ -152,7 +153,7 @@ static wf_status begin_direction(wf_exchange *exchange, const wf_tensor *from, w
 {
     WF_NEED(exchange);
     const int64_t start_ns = wf_now_ns();
-    if (exchange->flight.entry)
+    if (exchange->flight)
         return end_call(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
     exchange->reversed = reversed;
     exchange->in_slabs = part == SLABS;
@@ -198,13 +199,13 @@ static wf_status poll(wf_exchange *exchange)
     bool moved = false;
     WF_TRY(wf_control_poll(exchange->comm, true));
     WF_TRY(wf_native_poll(exchange->comm));
-    return wf_run_advance(exchange->flight.run, &moved);
+    return wf_run_advance(exchange->flight->run, &moved);
 }
 
 wf_status wf_exchange_poll(wf_exchange *exchange)
 {
     WF_NEED(exchange);
-    if (!exchange->flight.entry || !wf_exchange_moves(exchange))
+    if (!exchange->flight || !wf_exchange_moves(exchange))
         return WF_OK;
     const int64_t start_ns = wf_now_ns();
     wf_watch_begin("exchange");
@@ -217,7 +218,7 @@ wf_status wf_exchange_poll(wf_exchange *exchange)
 /* Runs the copies within this rank that waited for the end. */
 static wf_status end_local(wf_exchange *exchange)
 {
-    wf_run *run = exchange->flight.run;
+    wf_run *run = exchange->flight->run;
     bool moved = false;
     wf_run_wait(run);
     while (!wf_run_done(run))
@@ -232,7 +233,7 @@ static wf_status end(wf_exchange *exchange)
     wf_comm *comm = exchange->comm;
     if (comm->death.status)
         return wf_comm_alive(comm);
-    WF_TRY(wf_engine_wait(comm, &exchange->flight));
+    WF_TRY(wf_engine_wait(comm, exchange->flight));
     wf_tensor_touch(exchange->to);
     return wf_guard_settle(comm);
 }
@@ -240,11 +241,11 @@ static wf_status end(wf_exchange *exchange)
 wf_status wf_exchange_end(wf_exchange *exchange)
 {
     WF_NEED(exchange);
-    if (exchange->flight.entry && !wf_exchange_moves(exchange)) {
+    if (exchange->flight && !wf_exchange_moves(exchange)) {
         const wf_status status = end_local(exchange);
         return status == WF_OK ? WF_OK : end_call(exchange, status);
     }
-    if (exchange->flight.entry) {
+    if (exchange->flight) {
         const int64_t start_ns = wf_now_ns();
         wf_watch_begin("exchange");
         const wf_status status = end_call(exchange, end(exchange));

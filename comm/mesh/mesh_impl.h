@@ -46,7 +46,7 @@ void wf_mesh_list_clear(wf_mesh_list *list);
 typedef struct wf_exchange_form {
     bool reversed, own, in_slabs; /* in_slabs: the need is held in slabs; its strides here are 0 */
     int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
-    struct wf_engine_entry *entry; /* NULL: none is here yet */
+    wf_engine_entry *entry; /* NULL: none is here yet */
 } wf_exchange_form;
 
 struct wf_exchange {
@@ -63,7 +63,7 @@ struct wf_exchange {
     const wf_tensor *from;
     wf_tensor *to;
     wf_exchange_form form[WF_EXCHANGE_FORMS]; /* the last one used first */
-    wf_engine_call flight;                    /* with an entry between begin and end */
+    wf_engine_entry *flight;                  /* between begin and end; else NULL */
 };
 
 /* --- exchange_way.c --- */

@@ -28,7 +28,7 @@ static wf_mesh_entry *use(const wf_ctx *ctx, wf_mesh_list *list, wf_mesh_entry *
 /* Returns true if backward may still use an entry that forward asked for: until every tape is empty. */
 static bool may_be_held(const wf_ctx *ctx, const wf_mesh_entry *entry)
 {
-    return entry->lasting || (entry->exchange && entry->exchange->flight.entry) || wf_ctx_capturing(ctx) ||
+    return entry->lasting || (entry->exchange && entry->exchange->flight) || wf_ctx_capturing(ctx) ||
            (ctx->vars > 0 && entry->emptied == ctx->emptied);
 }
 
