@@ -23,7 +23,8 @@ typedef enum wf_operation {
     WF_CALL_MEET,  /* a barrier of the `parts` ranks in `part`, by themselves */
     WF_CALL_RECEIVE, /* output 0: count bytes from rank `root`, without a frame */
     WF_CALLS,
-    WF_CALL_EXCHANGE = WF_CALLS /* boxes, by a plan: its schedule has a maker of its own (wf_build_exchange) */
+    WF_CALL_EXCHANGE = WF_CALLS /* boxes, by a plan: its schedule has a maker of its own (wf_build_exchange), and
+                                   depends on the direction and strides, which are the `parts` words in `part` */
 } wf_operation;
 
 /* A step that checks a frame; see wf_step_function (comm/engine/builder_author.h). */
@@ -45,7 +46,7 @@ typedef struct wf_call {
     /* What only this rank knows, or what follows from the above. */
     const int64_t *part; /* lengths, or ends of shards, as above; of WF_CALL_SUM the ends of segments, the first of
                             which need not be 0 */
-    int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends */
+    int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends; else entries of `part` */
     int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
     uint64_t buffer;     /* WF_CALL_SUM: whose kept memory it is; 0: what is kept is zero in every sum */
     /* Calls with frames: checks each frame that arrives; its first argument is expected + r * expected_bytes for rank

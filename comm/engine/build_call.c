@@ -27,6 +27,7 @@ int64_t wf_call_entries(const wf_call *call, int ranks)
     case WF_CALL_SUM:
         return call->parts + 1;
     case WF_CALL_MEET:
+    case WF_CALL_EXCHANGE:
         return call->parts;
     case WF_CALL_LISTS:
         return 2 * (int64_t)ranks;

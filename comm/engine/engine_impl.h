@@ -44,11 +44,21 @@ void wf_engine_end(wf_comm *comm, wf_engine_entry **flight, wf_status status);
 /* Waits for its end, in which steps run that were left to it (wf_builder_at_wait). */
 wf_status wf_engine_wait(wf_comm *comm, const wf_engine_entry *flight) WF_NODISCARD;
 
-/* A schedule of the caller's, taken over in any case; NULL on failure. Freed before the communicator. */
-wf_engine_entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule);
-void wf_engine_entry_free(wf_engine_entry *entry);
-/* Begins it like wf_engine_begin, also where it fails. */
+/* Entries, the last one used first: `most` of them, and more where so many are in flight. */
+typedef struct wf_engine_store {
+    wf_engine_entry *first;
+    int entries, most;
+} wf_engine_store;
+
+/* For callers with a store and schedules of their own, which are begun like calls, also where that fails. */
 wf_status wf_engine_post(wf_comm *comm, wf_engine_entry *entry, const void *const *in, void *const *out) WF_NODISCARD;
+/* Finds an entry of an equal call that is not in flight; NULL if there is none. */
+wf_engine_entry *wf_engine_find(const wf_comm *comm, wf_engine_store *store, const wf_call *call);
+/* Keeps a schedule, which is taken over in any case, under its call, in place of the one used longest ago if the store
+ * is full. NULL and an error on failure. */
+wf_engine_entry *wf_engine_keep(wf_comm *comm, wf_engine_store *store, const wf_call *call, wf_schedule *schedule);
+/* Frees all; before the communicator is freed. */
+void wf_engine_store_clear(wf_engine_store *store);
 /* The configuration on which later schedules are built; a change holds from the next schedule on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
 struct wf_pairs *wf_engine_pairs(const wf_comm *comm);

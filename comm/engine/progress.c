@@ -11,9 +11,9 @@
  *     end     guard_run_end, or cancel; count the pieces of the rings; give memory back; the entry is free again
  *
  * Who owns what. An entry owns the schedule, its run, the table of operands and memory that is kept from sum to sum; in
- * flight it has scratch and device memory too. Inputs and outputs stay the caller's, and must live until end. The pieces
- * of the rings that are used up belong to the communicator, and all ranks of a node count them alike, as they run the
- * same schedules in the same order.
+ * flight it has scratch and device memory too. Inputs and outputs stay the caller's, and must live until end. The
+ * pieces of the rings that are used up belong to the communicator, and all ranks of a node count them alike, as they
+ * run the same schedules in the same order.
  *
  * Agreement. A schedule is a pure function of the agreed configuration, the rank and the call, so ranks make parts of
  * one plan without a message. Each rank evicts the least recently used of its entries, and ranks may keep different
@@ -44,8 +44,7 @@ typedef struct wf_engine {
     wf_pairs pairs;
     bool share_asked;
     char token;
-    entry *first; /* the last one used */
-    int entries;
+    wf_engine_store store;
 } wf_engine;
 
 wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
@@ -54,6 +53,7 @@ wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
     if (!engine)
         return wf_error_code();
     comm->engine = engine;
+    engine->store.most = KEPT;
     WF_TRY(wf_agreed_make(comm->shared->ctx, comm->size, node, &engine->agreed));
     engine->agreed.staged = !comm->shared->ctx->k->host;
     if (comm->shared->chunk_bytes > 0)
@@ -92,7 +92,7 @@ bool wf_engine_share_asked(const wf_comm *comm)
 
 /* --- schedules that are kept -------------------------------------------------------------------------------------- */
 
-void wf_engine_entry_free(entry *e)
+static void free_entry(entry *e)
 {
     if (!e)
         return;
@@ -104,19 +104,19 @@ void wf_engine_entry_free(entry *e)
     free(e);
 }
 
-static void forget_all(wf_engine *engine)
+void wf_engine_store_clear(wf_engine_store *store)
 {
-    for (entry *e = engine->first, *next; e; e = next) {
+    for (entry *e = store->first, *next; e; e = next) {
         next = e->next;
-        wf_engine_entry_free(e);
+        free_entry(e);
     }
-    engine->first = NULL;
-    engine->entries = 0;
+    store->first = NULL;
+    store->entries = 0;
 }
 
 void wf_engine_unshare(wf_comm *comm)
 {
-    forget_all(comm->engine);
+    wf_engine_store_clear(&comm->engine->store);
     wf_control_unshare(comm);
     wf_ring_close(&comm->engine->ring);
     comm->engine->agreed.shared = false;
@@ -128,7 +128,7 @@ void wf_engine_close(wf_comm *comm)
     comm->engine = NULL;
     if (!engine)
         return;
-    forget_all(engine);
+    wf_engine_store_clear(&engine->store);
     wf_ring_close(&engine->ring);
     wf_pairs_close(&engine->pairs, &engine->agreed);
     wf_agreed_clear(&engine->agreed);
@@ -143,34 +143,35 @@ static bool equal(const wf_call *a, const wf_call *b, int ranks)
            (!a->part || !memcmp(a->part, b->part, (size_t)wf_call_entries(a, ranks) * sizeof *a->part));
 }
 
-/* An entry of a call that is not in flight, moved to the front; NULL if there is none. Ranks keep different calls, so
- * what some of them have kept since before memory was shared must not be found any more. */
-static entry *find(wf_engine *engine, const wf_call *call)
+/* Moves what it finds to the front. Ranks keep different calls, so what some of them have kept since before memory was
+ * shared must not be found any more. */
+entry *wf_engine_find(const wf_comm *comm, wf_engine_store *store, const wf_call *call)
 {
-    for (entry **at = &engine->first; *at; at = &(*at)->next) {
+    const wf_agreed *agreed = &comm->engine->agreed;
+    for (entry **at = &store->first; *at; at = &(*at)->next) {
         entry *e = *at;
-        if (e->busy || e->shared != engine->agreed.shared || !equal(&e->call, call, engine->agreed.ranks))
+        if (e->busy || e->shared != agreed->shared || !equal(&e->call, call, agreed->ranks))
             continue;
         *at = e->next;
-        e->next = engine->first;
-        return engine->first = e;
+        e->next = store->first;
+        return store->first = e;
     }
     return NULL;
 }
 
 /* The one that was used longest ago, of those that are not in flight; one that keeps memory only where all do. */
-static void drop_last(wf_engine *engine)
+static void drop_last(wf_engine_store *store)
 {
     entry **last = NULL;
-    for (entry **at = &engine->first; *at; at = &(*at)->next)
+    for (entry **at = &store->first; *at; at = &(*at)->next)
         if (!(*at)->busy && (!last || !(*at)->kept || (*last)->kept))
             last = at;
     if (!last)
         return;
     entry *e = *last;
     *last = e->next;
-    wf_engine_entry_free(e);
-    engine->entries--;
+    free_entry(e);
+    store->entries--;
 }
 
 static size_t rounded(size_t bytes)
@@ -201,20 +202,6 @@ static wf_status furnish(wf_ctx *ctx, entry *e)
     return e->kept_bytes == 0 || e->kept ? WF_OK : wf_error_code();
 }
 
-entry *wf_engine_entry_new(wf_comm *comm, wf_schedule *schedule)
-{
-    entry *e = wf_calloc(comm->shared->ctx, 1, sizeof *e);
-    if (!e) {
-        wf_schedule_free(schedule);
-        return wf_error_null();
-    }
-    e->schedule = schedule;
-    if (furnish(comm->shared->ctx, e) == WF_OK)
-        return e;
-    wf_engine_entry_free(e);
-    return wf_error_null();
-}
-
 /* A copy of the call, with what it points to. */
 static wf_status keep_call(wf_comm *comm, entry *e, const wf_call *call)
 {
@@ -227,27 +214,36 @@ static wf_status keep_call(wf_comm *comm, entry *e, const wf_call *call)
     return WF_OK;
 }
 
+entry *wf_engine_keep(wf_comm *comm, wf_engine_store *store, const wf_call *call, wf_schedule *schedule)
+{
+    entry *e = wf_calloc(comm->shared->ctx, 1, sizeof *e);
+    if (!e) {
+        wf_schedule_free(schedule);
+        return wf_error_null();
+    }
+    e->schedule = schedule;
+    if (furnish(comm->shared->ctx, e) != WF_OK || keep_call(comm, e, call) != WF_OK) {
+        free_entry(e);
+        return wf_error_null();
+    }
+    e->shared = comm->engine->agreed.shared;
+    if (store->entries >= store->most)
+        drop_last(store);
+    e->next = store->first;
+    store->entries++;
+    return store->first = e;
+}
+
 static wf_status entry_of(wf_comm *comm, const wf_call *call, entry **out)
 {
     wf_engine *engine = comm->engine;
-    *out = find(engine, call);
+    wf_schedule *schedule;
+    *out = wf_engine_find(comm, &engine->store, call);
     if (*out)
         return WF_OK;
-    wf_schedule *schedule;
     WF_TRY(wf_call_schedule(comm->shared->ctx, &engine->agreed, comm->rank, call, &schedule));
-    entry *e = wf_engine_entry_new(comm, schedule);
-    const wf_status status = e ? keep_call(comm, e, call) : wf_error_code();
-    if (status != WF_OK) {
-        wf_engine_entry_free(e);
-        return status;
-    }
-    e->shared = engine->agreed.shared;
-    if (engine->entries >= KEPT)
-        drop_last(engine);
-    e->next = engine->first;
-    engine->first = *out = e;
-    engine->entries++;
-    return WF_OK;
+    *out = wf_engine_keep(comm, &engine->store, call, schedule);
+    return *out ? WF_OK : wf_error_code();
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */

@@ -8,10 +8,32 @@
 
 /* --- schedules ---------------------------------------------------------------------------------------------------- */
 
-static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
+/* What a schedule depends on, as the parts of its call. Where the need is in slabs, its strides are 0. */
+enum {
+    REVERSED = 0,
+    OWN,
+    IN_SLABS,
+    FROM_STRIDE,
+    TO_STRIDE = FROM_STRIDE + WF_MAX_RANK,
+    WORDS = TO_STRIDE + WF_MAX_RANK
+};
+
+static void write_words(const wf_exchange *exchange, bool own, int64_t word[WORDS])
 {
-    wf_schedule *schedule;
-    wf_comm *comm = exchange->comm;
+    const size_t bytes = sizeof *word * (size_t)exchange->have.rank;
+    memset(word, 0, WORDS * sizeof *word);
+    word[REVERSED] = exchange->reversed;
+    word[OWN] = own;
+    word[IN_SLABS] = exchange->in_slabs;
+    if (!exchange->in_slabs || !exchange->reversed)
+        memcpy(word + FROM_STRIDE, exchange->from->stride, bytes);
+    if (!exchange->in_slabs || exchange->reversed)
+        memcpy(word + TO_STRIDE, exchange->to->stride, bytes);
+}
+
+static wf_status make_schedule(const wf_exchange *exchange, const int64_t word[WORDS], wf_schedule **schedule)
+{
+    const wf_comm *comm = exchange->comm;
     const wf_agreed *agreed = wf_engine_agreed(comm);
     const wf_group all = wf_group_all(agreed, comm->rank);
     const wf_exchange_shape shape = {.plan = exchange->plan,
@@ -19,51 +41,34 @@ static wf_status make_form(const wf_exchange *exchange, wf_exchange_form *form)
                                      .need = exchange->need,
                                      .dtype = exchange->dtype,
                                      .order = exchange->order,
-                                     .reversed = form->reversed,
-                                     .own = form->own,
-                                     .slabs = form->in_slabs ? &exchange->slabs : NULL,
-                                     .from_stride = form->from_stride,
-                                     .to_stride = form->to_stride,
+                                     .reversed = exchange->reversed,
+                                     .own = word[OWN],
+                                     .slabs = exchange->in_slabs ? &exchange->slabs : NULL,
+                                     .from_stride = word + FROM_STRIDE,
+                                     .to_stride = word + TO_STRIDE,
                                      .dense_send = exchange->dense,
                                      .dense_recv = exchange->dense + exchange->plan->n_send};
     wf_builder *b = wf_builder_new(comm->shared->ctx, agreed, comm->rank);
     if (!b)
         return wf_error_code();
     wf_build_exchange(b, &all, &shape);
-    WF_TRY(wf_builder_end(b, &schedule));
-    form->entry = wf_engine_entry_new(comm, schedule);
-    return form->entry ? WF_OK : wf_error_code();
+    return wf_builder_end(b, schedule);
 }
 
-static bool equal(const wf_exchange_form *a, const wf_exchange_form *b)
+static wf_status find_entry(wf_exchange *exchange, bool own, wf_engine_entry **entry)
 {
-    return a->reversed == b->reversed && a->own == b->own && a->in_slabs == b->in_slabs &&
-           !memcmp(a->from_stride, b->from_stride, sizeof a->from_stride) &&
-           !memcmp(a->to_stride, b->to_stride, sizeof a->to_stride);
-}
-
-/* The schedule for this call becomes the first; where it is new, the one that was used longest ago goes for it. */
-static wf_status find_form(wf_exchange *exchange, bool own)
-{
-    wf_exchange_form *form = exchange->form;
-    wf_exchange_form key = {.reversed = exchange->reversed, .own = own, .in_slabs = exchange->in_slabs};
-    int at = 0;
-    const size_t bytes = sizeof(int64_t) * (size_t)exchange->have.rank;
-    if (!exchange->in_slabs || !exchange->reversed)
-        memcpy(key.from_stride, exchange->from->stride, bytes);
-    if (!exchange->in_slabs || exchange->reversed)
-        memcpy(key.to_stride, exchange->to->stride, bytes);
-    while (at < WF_EXCHANGE_FORMS - 1 && form[at].entry && !equal(&form[at], &key))
-        at++;
-    if (form[at].entry && equal(&form[at], &key)) {
-        key = form[at];
-    } else {
-        WF_TRY(make_form(exchange, &key));
-        wf_engine_entry_free(form[at].entry);
-    }
-    memmove(form + 1, form, (size_t)at * sizeof *form);
-    form[0] = key;
-    return WF_OK;
+    int64_t word[WORDS];
+    wf_schedule *schedule;
+    wf_call call = exchange->call;
+    write_words(exchange, own, word);
+    call.part = word;
+    call.parts = WORDS;
+    *entry = wf_engine_find(exchange->comm, &exchange->store, &call);
+    if (*entry)
+        return WF_OK;
+    WF_TRY(make_schedule(exchange, word, &schedule));
+    *entry = wf_engine_keep(exchange->comm, &exchange->store, &call, schedule);
+    return *entry ? WF_OK : wf_error_code();
 }
 
 /* --- the calls ---------------------------------------------------------------------------------------------------- */
@@ -88,10 +93,9 @@ static wf_status start_flight(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
     bool moved = false;
-    WF_TRY(find_form(exchange, own));
+    WF_TRY(find_entry(exchange, own, &exchange->flight));
     const void *const in[] = {exchange->from->data};
     void *const out[] = {exchange->to->data};
-    exchange->flight = exchange->form->entry;
     WF_TRY(wf_engine_post(comm, exchange->flight, in, out));
     return wf_run_advance(exchange->flight->run, &moved);
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SCHEDULES 8 /* that are kept: two directions, the need as a box or in slabs, and tensors of some strides */
+
 static uint64_t hash_double(uint64_t hash, double value)
 {
     uint64_t bits;
@@ -134,6 +136,7 @@ wf_exchange *wf_exchange_new_beyond(wf_comm *comm, wf_dtype dtype, wf_order orde
     exchange->comm = comm;
     exchange->dtype = dtype;
     exchange->order = order;
+    exchange->store.most = SCHEDULES;
     const wf_status status = make(exchange, have, need, beyond);
     if (status == WF_OK)
         return exchange;
@@ -147,8 +150,7 @@ void wf_exchange_free(wf_exchange *exchange)
     if (!exchange)
         return;
     wf_engine_end(exchange->comm, &exchange->flight, WF_ERR_STATE);
-    for (int i = 0; i < WF_EXCHANGE_FORMS; i++)
-        wf_engine_entry_free(exchange->form[i].entry);
+    wf_engine_store_clear(&exchange->store);
     wf_plan_free(exchange->plan);
     free(exchange->dense);
     free(exchange);

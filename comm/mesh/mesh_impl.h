@@ -40,15 +40,6 @@ wf_mesh_entry *wf_mesh_find(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key,
 wf_mesh_entry *wf_mesh_add(wf_ctx *ctx, wf_mesh_list *list, const int64_t *key, int64_t words);
 void wf_mesh_list_clear(wf_mesh_list *list);
 
-#define WF_EXCHANGE_FORMS 8 /* two directions, the need as a box or in slabs, and tensors of some strides */
-
-/* One schedule of an exchange, under what it was made for. */
-typedef struct wf_exchange_form {
-    bool reversed, own, in_slabs; /* in_slabs: the need is held in slabs; its strides here are 0 */
-    int64_t from_stride[WF_MAX_RANK], to_stride[WF_MAX_RANK];
-    wf_engine_entry *entry; /* NULL: none is here yet */
-} wf_exchange_form;
-
 struct wf_exchange {
     wf_comm *comm;
     wf_dtype dtype;
@@ -62,8 +53,8 @@ struct wf_exchange {
     bool reversed, in_slabs;
     const wf_tensor *from;
     wf_tensor *to;
-    wf_exchange_form form[WF_EXCHANGE_FORMS]; /* the last one used first */
-    wf_engine_entry *flight;                  /* between begin and end; else NULL */
+    wf_engine_store store;   /* a schedule for each direction and strides */
+    wf_engine_entry *flight; /* between begin and end; else NULL */
 };
 
 /* --- exchange_way.c --- */
