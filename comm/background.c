@@ -66,15 +66,6 @@ static wf_comm *connection_of(const operation *op)
 
 /* --- one operation ------------------------------------------------------------------------------------------------ */
 
-/* Returns true if the operation sends anything. The dummy reducer sums nothing, and one rank has no peer. */
-static bool moves(const operation *op)
-{
-    if (op->call.operation == WF_CALL_ALLGATHER)
-        return op->comm->size > 1;
-    return (op->comm->size > 1 || wf_call_stays(wf_engine_agreed(op->comm), &op->call)) &&
-           strcmp(op->comm->name, "dummy") != 0 && (op->call.operation != WF_CALL_SUM || op->call.parts > 0);
-}
-
 /* Runs an operation that is over when its call returns: a function, or what needs no peer. */
 static wf_status run_at_once(const operation *op)
 {
@@ -96,7 +87,7 @@ static wf_status begin_operation(operation *op, bool *moved, bool *over)
 {
     wf_comm *comm = connection_of(op);
     op->before = comm->traffic;
-    *over = op->run || !moves(op);
+    *over = op->run || !wf_call_moves(op->comm, &op->call);
     if (*over)
         return run_at_once(op);
     WF_TRY(wf_comm_alive(comm));
@@ -407,7 +398,7 @@ static wf_status connect_again(wf_comm *comm)
     if (!comm->shared->background)
         comm->shared->background = background_new(comm->shared);
     WF_NEED(comm->shared->background);
-    if (comm->size == 1 && !comm->native)
+    if (wf_agreed_alone(wf_engine_agreed(comm)))
         return WF_OK;
     WF_TRY(wf_barrier(comm)); /* finds a rank that makes another call; wf_comm_again has no number */
     wf_comm *async = wf_comm_again(comm);

@@ -54,7 +54,7 @@ static wf_status check_scatter(const wf_comm *comm, const void *const *x, const 
 
 static wf_call describe_parts(wf_comm *comm, const char *name, int root)
 {
-    wf_peer_call *peers = wf_peer_call_begin(comm, WF_WAY_BYTES);
+    wf_peer_call *peers = wf_peer_call_begin(comm);
     return (wf_call){.operation = WF_CALL_LISTS, .name = name, .root = root, .peers = peers};
 }
 

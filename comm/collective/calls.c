@@ -4,6 +4,17 @@
 
 #include "core/log.h"
 
+#include <string.h>
+
+bool wf_call_moves(const wf_comm *comm, const wf_call *call)
+{
+    if (call->device && strcmp(comm->name, "dummy") == 0)
+        return false;
+    if (call->operation == WF_CALL_SUM && call->parts == 0)
+        return false;
+    return comm->size > 1 || wf_call_stays(wf_engine_agreed(comm), call);
+}
+
 wf_status wf_coll_share(wf_comm *comm)
 {
     char why[WF_FAILURE_TEXT] = "";

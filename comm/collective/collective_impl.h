@@ -21,13 +21,6 @@ void wf_buffer_free(wf_buffer *buffer);
 
 /* --- peer_slots.c --- */
 
-typedef enum wf_way {
-    WF_WAY_STAGED = 0, /* device memory goes through the host's */
-    WF_WAY_NATIVE,     /* by the native transport where it is there: of a collective */
-    WF_WAY_POINT,      /* between two ranks: what is long natively */
-    WF_WAY_BYTES       /* metadata, in host memory */
-} wf_way;
-
 /* What goes to and comes from one rank in a call on tensors. */
 typedef struct wf_peer_slot {
     const wf_comm *comm;
@@ -36,21 +29,26 @@ typedef struct wf_peer_slot {
     int rank;
     size_t bytes; /* of metadata that comes: what the frame must say */
     wf_buffer buffer_out, buffer_in;
-    bool native_out, native_in; /* by the native transport */
 } wf_peer_slot;
 
 /* A call on tensors: its slots, one for each rank, and the same in the form that the engine takes (WF_CALL_LISTS), by
  * rank, then the frames in the engine's order. */
 typedef struct wf_peer_call {
     wf_comm *comm;
-    wf_way way;
-    bool same; /* one tensor goes to all ranks */
+    size_t stays; /* so many bytes of a tensor of another rank, and more, stay in device memory: SIZE_MAX for none */
+    bool same;    /* one tensor goes to all ranks */
     wf_peer_slot *slot;
     int64_t *part;
     const void **in;
     void **out;
     wf_frame *frame_out, *frame_in;
 } wf_peer_call;
+
+/* Returns true if a tensor of the slot moves natively. */
+static inline bool wf_peer_slot_stays(const wf_peer_call *c, const wf_peer_slot *slot, const wf_tensor *x)
+{
+    return x && slot->rank != c->comm->rank && wf_tensor_bytes(x) >= c->stays;
+}
 
 /* What travels ahead of a tensor. */
 wf_frame wf_frame_of(const wf_tensor *x);
@@ -59,9 +57,10 @@ wf_frame wf_frame_of(const wf_tensor *x);
 wf_status wf_peer_calls_open(wf_comm *comm) WF_NODISCARD;
 void wf_peer_calls_close(wf_comm *comm);
 /* Returns the call of comm with empty slots, for the caller to fill; it is valid until the next one begins. */
-wf_peer_call *wf_peer_call_begin(wf_comm *comm, wf_way way);
-/* Moves the slots of an entered call: lists of tensors, or their reduction. */
-wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call) WF_NODISCARD;
+wf_peer_call *wf_peer_call_begin(wf_comm *comm);
+/* Moves the slots of an entered call: lists of tensors, or of bytes in the host's memory, or a reduction of tensors;
+ * on_device: as wf_call_stays says of the call. */
+wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call, bool on_device) WF_NODISCARD;
 /* Sends slot.out to and receives slot.in from every rank that has one; for this rank itself copies. The sender's type
  * and shape come first and must be those of slot.in. */
 wf_status wf_peer_call_exchange(wf_peer_call *c) WF_NODISCARD;
@@ -77,7 +76,7 @@ wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *
 wf_status wf_peer_call_look_bytes(wf_comm *comm, int from, size_t *bytes) WF_NODISCARD;
 /* Returns the elements as a new tensor. */
 wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
-wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, wf_way way) WF_NODISCARD;
+wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, size_t stays) WF_NODISCARD;
 
 /* --- native_open.c --- */
 
@@ -93,8 +92,8 @@ wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
 
 /* --- native.c: peer slots by the native transport --- */
 
-/* Returns true if the tensor of a slot goes by the native transport. */
-bool wf_native_takes_tensor(const wf_peer_call *c, const wf_tensor *x);
+/* wf_peer_call.stays of a message between two ranks. */
+size_t wf_native_least(const wf_comm *comm);
 /* Moves the data of the peer slots as one native call. An all-gather sends the data of each rank to all. */
 wf_status wf_native_move_slots(const wf_peer_call *c) WF_NODISCARD;
 wf_status wf_native_gather_slots(const wf_peer_call *c, const wf_buffer *own) WF_NODISCARD;
@@ -115,6 +114,10 @@ wf_call wf_call_of_bytes(wf_operation operation, const char *name, const void *i
 wf_status wf_check_gathered(const void *mine, size_t bytes, const void *all) WF_NODISCARD;
 
 /* --- calls.c: parts of a call that has been entered --- */
+
+/* Returns false for a sum that leaves memory as it is, as the dummy's does, and for a call of one rank that neither the
+ * native transport nor a copy on the device serves: these are not entered. */
+bool wf_call_moves(const wf_comm *comm, const wf_call *call);
 
 /* Opens, at the first time, the memory in which the ranks of each node sum, where the communicator's name says that
  * they do: reductions on one node go through it from then on. WF_OK where there is none left, on all ranks alike; one

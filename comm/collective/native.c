@@ -2,20 +2,12 @@
  * all ranks know that lengths are equal. */
 #include "comm/collective/collective_impl.h"
 
-/* Returns true if the communicator has one rank and no native transport. */
-static bool alone(const wf_comm *comm)
-{
-    return comm->size == 1 && !comm->native;
-}
-
 /* A native connection knows no tags: it matches the messages of two ranks by their order. That is the order in which
  * receivers come, if senders wait for them. MPI lets them wait too with all that is longer than it sends at once, so no
  * program that runs by MPI waits for ever here. */
-bool wf_native_takes_tensor(const wf_peer_call *c, const wf_tensor *x)
+size_t wf_native_least(const wf_comm *comm)
 {
-    if (!c->comm->native)
-        return false;
-    return c->way == WF_WAY_NATIVE || (c->way == WF_WAY_POINT && wf_tensor_bytes(x) > WF_PROMPT_BYTES);
+    return comm->native ? WF_PROMPT_BYTES + 1 : SIZE_MAX;
 }
 
 static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
@@ -50,9 +42,9 @@ wf_status wf_native_move_slots(const wf_peer_call *c)
     WF_TRY(wf_native_begin(comm));
     for (int r = 0; r < comm->size; r++) {
         const wf_peer_slot *slot = &c->slot[r];
-        if (slot->native_in)
+        if (wf_peer_slot_stays(c, slot, slot->in))
             WF_TRY(wf_native_recv(comm, slot->buffer_in.data, slot->buffer_in.bytes, r));
-        if (slot->native_out)
+        if (wf_peer_slot_stays(c, slot, slot->out))
             WF_TRY(wf_native_send(comm, slot->buffer_out.data, slot->buffer_out.bytes, r));
     }
     return wf_transport_native.end(comm, true);
@@ -79,7 +71,7 @@ wf_status wf_native_reduce_slots(const wf_peer_call *c, wf_dtype dtype, wf_reduc
     int64_t *shard = c->part;
     void *all;
     wf_status status;
-    if (alone(comm))
+    if (wf_agreed_alone(wf_engine_agreed(comm)))
         return keep(comm, own->buffer_out.data, own->buffer_in.data, own->buffer_in.bytes);
     shard[0] = 0;
     for (int r = 0; r < comm->size; r++)

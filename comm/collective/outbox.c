@@ -208,7 +208,7 @@ static wf_status receive(wf_comm *comm, int from, wf_tensor **y)
     WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
     WF_TRY(wf_peer_call_look_new(comm, from, y));
-    return wf_peer_call_take(comm, *y, from, WF_WAY_STAGED);
+    return wf_peer_call_take(comm, *y, from, SIZE_MAX);
 }
 
 wf_tensor *wf_outbox_receive(wf_comm *comm, int from)

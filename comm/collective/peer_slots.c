@@ -39,7 +39,7 @@ void wf_peer_calls_close(wf_comm *comm)
     comm->call.peers = NULL;
 }
 
-wf_peer_call *wf_peer_call_begin(wf_comm *comm, wf_way way)
+wf_peer_call *wf_peer_call_begin(wf_comm *comm)
 {
     wf_peer_call *c = comm->call.peers;
     memset(c->slot, 0, (size_t)comm->size * sizeof *c->slot);
@@ -47,7 +47,7 @@ wf_peer_call *wf_peer_call_begin(wf_comm *comm, wf_way way)
         c->slot[r].comm = comm;
         c->slot[r].rank = r;
     }
-    c->way = way;
+    c->stays = SIZE_MAX;
     c->same = false;
     return c;
 }
@@ -112,7 +112,7 @@ static wf_status read_once(wf_peer_call *c, int rank)
         slot->buffer_out.packed = slot->buffer_out.staged = NULL;
         return WF_OK;
     }
-    return wf_buffer_read(comm, slot->out, slot->native_out, &slot->buffer_out);
+    return wf_buffer_read(comm, slot->out, wf_peer_slot_stays(c, slot, slot->out), &slot->buffer_out);
 }
 
 static wf_status read_buffers(wf_peer_call *c)
@@ -122,7 +122,6 @@ static wf_status read_buffers(wf_peer_call *c)
         wf_peer_slot *slot = &c->slot[r];
         if (r == comm->rank || !slot->out)
             continue;
-        slot->native_out = wf_native_takes_tensor(c, slot->out);
         WF_TRY(read_once(c, r));
     }
     return WF_OK;
@@ -136,8 +135,7 @@ static wf_status prepare_buffers(wf_peer_call *c)
         wf_peer_slot *slot = &c->slot[r];
         if (r == comm->rank || !slot->in)
             continue;
-        slot->native_in = wf_native_takes_tensor(c, slot->in);
-        WF_TRY(wf_buffer_room(comm, slot->in, slot->native_in, &slot->buffer_in));
+        WF_TRY(wf_buffer_room(comm, slot->in, wf_peer_slot_stays(c, slot, slot->in), &slot->buffer_in));
     }
     return WF_OK;
 }
@@ -177,6 +175,15 @@ static void list_frames(const wf_peer_call *c)
     }
 }
 
+/* What goes behind the frame of a tensor, if it has one. */
+static int64_t data_bytes(const wf_peer_call *c, const wf_peer_slot *slot, const wf_tensor *x, const wf_buffer *buffer,
+                          bool data)
+{
+    if (!x || slot->rank == c->comm->rank)
+        return -1;
+    return data && !wf_peer_slot_stays(c, slot, x) ? (int64_t)buffer->bytes : 0;
+}
+
 /* Types and shapes of everything; data of what does not go natively. */
 static wf_status move_lists(wf_peer_call *c, bool data)
 {
@@ -184,11 +191,8 @@ static wf_status move_lists(wf_peer_call *c, bool data)
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_tensor};
     for (int r = 0; r < comm->size; r++) {
         const wf_peer_slot *slot = &c->slot[r];
-        const bool other = r != comm->rank;
-        c->part[r] = !slot->out || !other ? -1 : data && !slot->native_out ? (int64_t)slot->buffer_out.bytes : 0;
-        c->part[comm->size + r] = !slot->in || !other        ? -1
-                                  : data && !slot->native_in ? (int64_t)slot->buffer_in.bytes
-                                                             : 0;
+        c->part[r] = data_bytes(c, slot, slot->out, &slot->buffer_out, data);
+        c->part[comm->size + r] = data_bytes(c, slot, slot->in, &slot->buffer_in, data);
         c->in[r] = slot->buffer_out.data;
         c->out[r] = slot->buffer_in.data;
         call.count += c->part[r] + 3 * c->part[comm->size + r];
@@ -204,23 +208,27 @@ static wf_status meet(wf_peer_call *c)
     const wf_comm *comm = c->comm;
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8};
     for (int r = 0; r < comm->size; r++) {
-        c->part[r] = c->slot[r].native_in ? 0 : -1;
-        c->part[comm->size + r] = c->slot[r].native_out ? 0 : -1;
+        const wf_peer_slot *slot = &c->slot[r];
+        c->part[r] = wf_peer_slot_stays(c, slot, slot->in) ? 0 : -1;
+        c->part[comm->size + r] = wf_peer_slot_stays(c, slot, slot->out) ? 0 : -1;
         call.count += c->part[r] + 3 * c->part[comm->size + r];
     }
     return run_lists(c, &call, WF_TAGS + comm->tags);
 }
 
-/* Moves all native tensors as one group. */
+/* Moves all native tensors as one group. Ranks that move all of them so are in the same collective; else receivers may
+ * come later. */
 static wf_status post_native(wf_peer_call *c)
 {
     const wf_comm *comm = c->comm;
     bool any = false;
-    for (int r = 0; r < comm->size; r++)
-        any = any || c->slot[r].native_in || c->slot[r].native_out;
+    for (int r = 0; r < comm->size; r++) {
+        const wf_peer_slot *slot = &c->slot[r];
+        any = any || wf_peer_slot_stays(c, slot, slot->in) || wf_peer_slot_stays(c, slot, slot->out);
+    }
     if (!any)
         return WF_OK;
-    if (c->way == WF_WAY_POINT)
+    if (c->stays > 0)
         WF_TRY(meet(c));
     return wf_native_move_slots(c);
 }
@@ -310,15 +318,16 @@ wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y)
     return *y ? WF_OK : wf_error_code();
 }
 
-wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, wf_way way)
+wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, size_t stays)
 {
-    wf_peer_call *c = wf_peer_call_begin(comm, way);
+    wf_peer_call *c = wf_peer_call_begin(comm);
     wf_peer_slot *slot = &c->slot[from];
     wf_status status;
+    c->stays = stays;
     slot->in = y;
-    slot->native_in = wf_native_takes_tensor(c, y);
-    WF_TRY_OUT(wf_buffer_room(comm, y, slot->native_in, &slot->buffer_in));
-    if (slot->native_in)
+    const bool on_device = wf_peer_slot_stays(c, slot, y);
+    WF_TRY_OUT(wf_buffer_room(comm, y, on_device, &slot->buffer_in));
+    if (on_device)
         WF_TRY_OUT(post_native(c));
     else
         WF_TRY_OUT(wf_coll_receive(comm, slot->buffer_in.data, slot->buffer_in.bytes, from));
@@ -373,11 +382,9 @@ static wf_status reduce_natively(wf_peer_call *c, wf_dtype dtype, wf_reduce_op o
     return wf_native_reduce_slots(c, dtype, op);
 }
 
-static wf_status reduce_scatter(wf_peer_call *c, const wf_call *call)
+static wf_status reduce_scatter(wf_peer_call *c, const wf_call *call, bool on_device)
 {
     wf_peer_slot *mine = &c->slot[c->comm->rank];
-    const bool on_device = wf_call_stays(wf_engine_agreed(c->comm), call);
-    c->way = on_device ? WF_WAY_NATIVE : WF_WAY_STAGED;
     WF_TRY(read_buffers(c));
     WF_TRY(wf_buffer_read(c->comm, mine->out, on_device, &mine->buffer_out));
     WF_TRY(wf_buffer_room(c->comm, mine->in, on_device, &mine->buffer_in));
@@ -392,19 +399,19 @@ wf_status wf_peer_call_exchange(wf_peer_call *c)
     return status;
 }
 
-static wf_status run_kind(wf_peer_call *c, const wf_call *call)
+static wf_status run_kind(wf_peer_call *c, const wf_call *call, bool on_device)
 {
-    if (c->way == WF_WAY_BYTES)
+    if (!call->device)
         return run_bytes(c);
     if (call->operation == WF_CALL_REDUCE_SCATTER)
-        return reduce_scatter(c, call);
-    return c->same && c->comm->size > 1 && wf_call_stays(wf_engine_agreed(c->comm), call) ? allgather_natively(c)
-                                                                                          : exchange(c);
+        return reduce_scatter(c, call, on_device);
+    return c->same && c->comm->size > 1 && on_device ? allgather_natively(c) : exchange(c);
 }
 
-wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call)
+wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call, bool on_device)
 {
-    const wf_status status = run_kind(c, call);
+    c->stays = on_device ? 0 : SIZE_MAX;
+    const wf_status status = run_kind(c, call, on_device);
     free_buffers(c);
     return status;
 }

@@ -12,7 +12,8 @@ static wf_status exchange_pair(wf_comm *comm, const char *operation, const wf_te
         WF_TRY(wf_guard_point(comm, operation, to, tag));
     if (y)
         WF_TRY(wf_guard_point(comm, operation, from, tag));
-    wf_peer_call *c = wf_peer_call_begin(comm, WF_WAY_POINT);
+    wf_peer_call *c = wf_peer_call_begin(comm);
+    c->stays = wf_native_least(comm);
     if (x)
         c->slot[to].out = x;
     if (y)
@@ -58,7 +59,7 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
     WF_TRY(wf_guard_point(comm, "recv", from, tag));
     /* The frame comes first and says which tensor to make; the data follow. */
     WF_TRY(wf_peer_call_look_new(comm, from, y));
-    return wf_peer_call_take(comm, *y, from, WF_WAY_POINT);
+    return wf_peer_call_take(comm, *y, from, wf_native_least(comm));
 }
 
 wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)

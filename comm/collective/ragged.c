@@ -17,11 +17,8 @@ static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *cons
 /* A call on lists, with empty slots. */
 static wf_call describe_lists(wf_comm *comm, const char *name, int root)
 {
-    return (wf_call){.operation = WF_CALL_LISTS,
-                     .name = name,
-                     .root = root,
-                     .device = true,
-                     .peers = wf_peer_call_begin(comm, WF_WAY_NATIVE)};
+    return (wf_call){
+        .operation = WF_CALL_LISTS, .name = name, .root = root, .device = true, .peers = wf_peer_call_begin(comm)};
 }
 
 /* out[r] goes to rank r and in[r] comes from it; NULL: nothing does. */

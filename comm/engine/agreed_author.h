@@ -45,6 +45,12 @@ typedef struct wf_agreed {
 wf_status wf_agreed_make(wf_ctx *ctx, int ranks, const int32_t *node, wf_agreed *agreed) WF_NODISCARD;
 void wf_agreed_clear(wf_agreed *agreed);
 
+/* Returns true for one rank that the native transport does not connect with itself: nothing is sent. */
+static inline bool wf_agreed_alone(const wf_agreed *agreed)
+{
+    return agreed->ranks == 1 && !agreed->native;
+}
+
 static inline int wf_node_size(const wf_agreed *agreed, int rank)
 {
     const int32_t *first = agreed->first + agreed->node[rank];

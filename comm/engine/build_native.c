@@ -7,7 +7,7 @@
 
 bool wf_call_stays(const wf_agreed *agreed, const wf_call *call)
 {
-    const bool alone = agreed->ranks == 1 && !agreed->native;
+    const bool alone = wf_agreed_alone(agreed);
     if (!call->device || !(agreed->native || (alone && agreed->staged)))
         return false;
     switch (call->operation) {
@@ -34,7 +34,7 @@ typedef struct native_call {
 
 static bool is_alone(const native_call *n)
 {
-    return !wf_builder_agreed(n->b)->native;
+    return wf_agreed_alone(wf_builder_agreed(n->b));
 }
 
 static void add_native_copy(const native_call *n, wf_address x, wf_dtype from, wf_address y, wf_dtype to, int64_t count)

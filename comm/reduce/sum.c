@@ -2,14 +2,6 @@
 #include "comm/reduce/reduce_impl.h"
 
 #include <stdatomic.h>
-#include <string.h>
-
-/* The dummy's ranks keep what they have, and one rank has its sum already. A reducer without steps is the native
- * transport's. */
-static bool sums(const wf_comm *comm, const wf_reducer *reducer)
-{
-    return reducer->build ? comm->size > 1 && strcmp(comm->name, "dummy") != 0 : comm->native != NULL;
-}
 
 /* --- what a reducer needs ----------------------------------------------------------------------------------------- */
 
@@ -63,9 +55,9 @@ static wf_status check_sum(const wf_reduce_job *job)
 
 wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)
 {
-    if (!sums(comm, reducer) || job->segments == 0)
-        return wf_comm_alive(comm);
     const wf_call call = wf_reducer_call(reducer, job);
+    if (!wf_call_moves(comm, &call))
+        return wf_comm_alive(comm);
     return wf_comm_run(comm, check_sum(job), &call);
 }
 
