@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+/* Also frees what an archive brought and no backward has used. */
 void wf_accumulated_forget(wf_optim *optim)
 {
     optim->adding = false;
@@ -14,6 +15,7 @@ void wf_accumulated_forget(wf_optim *optim)
     optim->restored = NULL;
 }
 
+/* Called by the next backward, once gradients have memory: loading happens before that exists. */
 wf_status wf_accumulated_restore(wf_optim *optim)
 {
     if (!optim->restored)
@@ -28,6 +30,7 @@ wf_status wf_accumulated_restore(wf_optim *optim)
     return WF_OK;
 }
 
+/* A local optimizer cannot complete a sum over ranks, and would train on a part of the gradient. */
 static wf_status check_local(const wf_var *loss)
 {
     const wf_layout layout = wf_tensor_layout(wf_value(loss));
@@ -39,6 +42,7 @@ static wf_status check_local(const wf_var *loss)
     return WF_OK;
 }
 
+/* A mean tells over how many samples it is; anything else cannot be weighed against another loss. */
 wf_status wf_loss_samples(const wf_var *loss, double *weight)
 {
     WF_CHECK(loss->no_loss || loss->loss_count > 0 || loss->loss_mean || loss->loss_counted, WF_ERR_STATE,
@@ -48,6 +52,8 @@ wf_status wf_loss_samples(const wf_var *loss, double *weight)
     return WF_OK;
 }
 
+/* A batch without samples still runs backward, with a seed of 0; if other ranks' gradients pass through it, 1 keeps
+ * them. */
 double wf_loss_seed(const wf_var *loss, double weight)
 {
     return weight > 0 ? weight : loss->loss_relays ? 1 : WF_ZERO;
@@ -66,6 +72,7 @@ static wf_strided view_number(const wf_tensor *x)
 
 wf_status wf_loss_add(wf_ctx *ctx, const wf_tensor *loss, double factor, const wf_array *sum, bool more)
 {
+    /* 0 times a loss that is not a number is no number: nothing is added. */
     if (factor == 0) /* times what may be no number */
         return more ? WF_OK : ctx->k->fill(ctx, sum, 0);
     wf_tensor *wide = number_new(ctx);
@@ -81,6 +88,7 @@ out:
     return status;
 }
 
+/* Back from f64 into the loss's own type; the program reads the mean of all backwards in its last loss. */
 wf_status wf_loss_set(wf_ctx *ctx, const wf_strided *sum, double factor, wf_tensor *loss)
 {
     wf_tensor *wide = number_new(ctx);
@@ -102,6 +110,7 @@ static wf_array loss_sum(const wf_optim *optim)
     return (wf_array){.data = &optim->device->loss, .dtype = WF_F64, .shape = wf_shape_scalar()};
 }
 
+/* Returns the seed as it was for a single loss. */
 wf_status wf_optim_loss_weight(wf_optim *optim, const wf_var *loss, double *seed)
 {
     const wf_array sum = loss_sum(optim);
@@ -131,6 +140,7 @@ wf_status wf_optim_weighted_loss(wf_optim *optim, wf_var *loss, double *grad_sca
     return wf_loss_set(optim->ctx, &number, *grad_scale, loss->value);
 }
 
+/* Differentiates and keeps the gradients; nothing is sent and no parameter moves. */
 wf_status wf_optim_accumulate(wf_optim *optim, wf_var *loss)
 {
     WF_NEED(optim);

@@ -21,7 +21,8 @@ typedef struct visit {
     double factor;       /* of loading: by which gradients are multiplied */
 } visit;
 
-/* Equal where ranks hold the same parts of parameters and of batches; 0 for one rank. */
+/* Equal where ranks hold the same parts of parameters and of batches; 0 for one rank. 0 is one rank, so the hash of
+ * several is never 0. */
 static int64_t partition_of(const visit *v)
 {
     uint64_t hash = 0;
@@ -43,6 +44,7 @@ static wf_comm *summands(const visit *v, unsigned axes)
     return wf_mesh_comm(v->mesh, axes & wf_grad_axes(v->mesh));
 }
 
+/* A distributed optimizer has the numbers in the trailer of its buckets, a local one in itself. */
 static double *trailer_of(const visit *v, wf_array *loss)
 {
     double *trailer = &v->optim->weight_sum;
@@ -62,6 +64,7 @@ static wf_archive_place place_of(const wf_param *param, bool varies)
 static wf_status save_sum(const visit *v, const wf_tensor *x, wf_archive_place place, unsigned axes)
 {
     wf_tensor *sum = wf_tensor_copy(x, wf_tensor_dtype(x), wf_tensor_order(x));
+    /* The other ranks wait in the sum. */
     if (!sum)
         return wf_comm_post_failure(wf_mesh_world(v->mesh), wf_error_code());
     const int64_t n = wf_tensor_count(sum);
@@ -74,6 +77,7 @@ static wf_status save_sum(const visit *v, const wf_tensor *x, wf_archive_place p
     return status;
 }
 
+/* Both forms: own values for the same partition, the sum for any other. */
 static wf_status save_tensor(const visit *v, wf_tensor *x, wf_archive_place place, unsigned axes)
 {
     if (!v->mesh)
@@ -82,7 +86,8 @@ static wf_status save_tensor(const visit *v, wf_tensor *x, wf_archive_place plac
     return v->sums ? save_sum(v, x, place, axes) : WF_OK;
 }
 
-/* Loads a tensor. A sum is loaded by one rank, and the others set theirs to zero. */
+/* Loads a tensor. A sum is loaded by one rank, and the others set theirs to zero, since the next step sums over ranks
+ * again. */
 static wf_status load_tensor(const visit *v, wf_tensor *x, wf_archive_place place, unsigned axes)
 {
     if (!v->mesh)
@@ -104,6 +109,7 @@ static wf_strided first_of(const wf_tensor *numbers)
     return (wf_strided){.data = numbers->data, .dtype = WF_F64};
 }
 
+/* One tensor of numbers instead of five entries. */
 static wf_tensor *numbers_now(const visit *v)
 {
     wf_array loss;
@@ -119,6 +125,7 @@ static wf_tensor *numbers_now(const visit *v)
     wf_tensor *numbers = wf_tensor_from_host(v->optim->ctx, WF_F64, WF_SHAPE(NUMBERS), host);
     if (!numbers || !v->optim->adding)
         return numbers;
+    /* The loss is in device memory, and is copied there. */
     const wf_strided from = wf_array_strided(&loss), to = first_of(numbers);
     if (v->optim->ctx->k->copy(v->optim->ctx, &from, &to, false) == WF_OK)
         return numbers;
@@ -134,6 +141,7 @@ static wf_status set_numbers(const visit *v, const wf_tensor *numbers)
     WF_TRY(wf_tensor_export(numbers, host, sizeof host));
     WF_CHECK(host[WEIGHT] >= 0 && isfinite(host[WEIGHT]), WF_ERR_FORMAT,
              "the archive holds accumulated gradients of %g samples", host[WEIGHT]);
+    /* With another partition every rank goes on adding, as the first has the sum. */
     v->optim->adding = !v->own || host[ADDING] > 0;
     if (!v->optim->adding)
         return WF_OK;
@@ -149,6 +157,7 @@ static wf_status set_numbers(const visit *v, const wf_tensor *numbers)
     return WF_OK;
 }
 
+/* Numbers go the way of gradients, so they are summed over the same ranks. */
 static wf_status visit_numbers(const visit *v)
 {
     const wf_shape shape = WF_SHAPE(NUMBERS);
@@ -183,6 +192,7 @@ static wf_status save_gradient(const visit *v, int64_t i)
 {
     const wf_optim *optim = v->optim;
     const wf_param *param = optim->target[i];
+    /* A rank that has accumulated nothing has a summand of 0. */
     wf_tensor *x = !optim->adding    ? zeros_like(param)
                    : optim->restored ? wf_tensor_alias(optim->restored[i])
                                      : wf_tensor_alias(param->grad);
@@ -201,6 +211,7 @@ static wf_status scale(const visit *v, wf_tensor *x)
         v->optim->ctx, &(wf_binary_args){.op = WF_BINARY_LINEAR, .alpha = v->factor, .a = &all, .y = &all});
 }
 
+/* Gradients go into tensors of their own until the next backward has buffers for them. */
 static wf_status load_gradient(const visit *v, int64_t i)
 {
     const wf_param *param = v->optim->target[i];
@@ -232,12 +243,14 @@ static wf_status save_sums(visit *v)
     int64_t any = optim->adding, partition = partition_of(v);
     WF_CHECK(!optim->adding || optim->restored || wf_optim_grads_current(optim), WF_ERR_STATE,
              "another optimizer took the gradients between wf_optim_accumulate and the step that they belong to");
+    /* A rank may have accumulated nothing, but it takes part in the sums if any other has. */
     if (v->sums) /* ranks accumulate equally often, or not */
         WF_TRY(wf_allreduce_i64(wf_mesh_world(v->mesh), &any, 1, WF_MAX));
     /* Nothing was accumulated, the usual case: the archive has no entry. */
     if (!any)
         return WF_OK;
     double loss_scale = wf_optim_loss_scale(optim);
+    /* Without it the sums could not be continued under another scale. */
     WF_CHECK(isfinite(loss_scale), WF_ERR_NUMERIC, "the scale of the loss is %g", loss_scale);
     WF_TRY(wf_archive_enter(v->archive, "accumulated"));
     WF_TRY(wf_archive_i64(v->archive, "partition", &partition));
@@ -252,6 +265,7 @@ static wf_status load_sums(visit *v)
     int64_t partition = 0;
     double loss_scale = 1;
     wf_accumulated_forget(v->optim);
+    /* A checkpoint between two steps, the usual case. */
     if (!wf_archive_has(v->archive, "accumulated/partition"))
         return WF_OK;
     WF_TRY(wf_archive_enter(v->archive, "accumulated"));

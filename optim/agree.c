@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of a description; longer ones are cut at the same place on all ranks. */
 #define DESCRIPTION 768
 
 const char *wf_axes_text(unsigned axes, char text[WF_AXES_TEXT])
@@ -24,6 +25,7 @@ typedef struct part {
     const wf_param *param;
 } part;
 
+/* All bytes are compared, so those behind the text are zero. */
 static void describe(char text[DESCRIPTION], const wf_param *param)
 {
     char shape[WF_SHAPE_TEXT], summed[WF_AXES_TEXT], sharded[WF_AXES_TEXT];
@@ -36,6 +38,7 @@ static void describe(char text[DESCRIPTION], const wf_param *param)
              param->tied ? ", tied to " : "", param->tied ? wf_param_path(param->tied) : "");
 }
 
+/* A rank whose list is shorter describes "nothing" for the rest. */
 static void describe_part(char text[DESCRIPTION], const part *p)
 {
     if (p && p->param) {
@@ -53,7 +56,8 @@ static void describe_part(char text[DESCRIPTION], const part *p)
         snprintf(text, DESCRIPTION, "nothing");
 }
 
-/* Every layer, followed by its parameters and the layers in it; into `parts` unless that is NULL. */
+/* Every layer, followed by its parameters and the layers in it; into `parts` unless that is NULL. The order is that of
+ * the layers, which does not depend on addresses. */
 static int64_t list_parts(const wf_layer *layer, part *parts)
 {
     int64_t n = 0;
@@ -68,7 +72,7 @@ static int64_t list_parts(const wf_layer *layer, part *parts)
     return n;
 }
 
-/* The first rank whose number is not rank 0's, or -1. */
+/* The first rank whose number is not rank 0's, or -1. Collective. */
 static wf_status first_other(wf_comm *comm, wf_ctx *ctx, uint64_t mine, int *rank)
 {
     const int size = wf_comm_size(comm);
@@ -84,7 +88,8 @@ static wf_status first_other(wf_comm *comm, wf_ctx *ctx, uint64_t mine, int *ran
     return status;
 }
 
-/* Compares the lists, which are known to differ, entry by entry on all ranks until the first difference. */
+/* Compares the lists, which are known to differ, entry by entry on all ranks until the first difference. Slow, and only
+ * on the way to an error. */
 static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, const part *parts, int64_t most, bool *agreed)
 {
     const int size = wf_comm_size(comm);
@@ -96,6 +101,7 @@ static wf_status name_difference(wf_comm *comm, wf_ctx *ctx, int64_t n, const pa
         status = wf_allgather_bytes(comm, mine, DESCRIPTION, all);
         for (int r = 1; status == WF_OK && r < size; r++)
             if (memcmp(all, all + (size_t)r * DESCRIPTION, DESCRIPTION) != 0) {
+                /* All ranks have the same texts now, so each raises this error by itself. */
                 *agreed = true;
                 status = WF_RAISE(WF_ERR_COMM,
                                   "the ranks have different models: %s on rank %s, %s on rank %s; make the same layers "
@@ -126,6 +132,7 @@ static wf_status agree_parts(wf_comm *comm, wf_ctx *ctx, int64_t n, const part *
     return name_difference(comm, ctx, n, parts, most, agreed);
 }
 
+/* Models must be equal before anything is summed: a bucket is a range of numbers without names. */
 wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed)
 {
     const int64_t n = list_parts(optim->model, NULL);
@@ -137,6 +144,7 @@ wf_status wf_agree_model(wf_comm *comm, wf_optim *optim, bool *agreed)
     return status;
 }
 
+/* Local: options that exclude each other are wrong on every rank that gives them. */
 wf_status wf_check_opts(const wf_optim *optim, const wf_multi_node_opts *opts)
 {
     const int64_t least = opts->bucket_bytes < opts->first_bucket_bytes ? opts->bucket_bytes : opts->first_bucket_bytes;
@@ -160,6 +168,7 @@ wf_status wf_check_opts(const wf_optim *optim, const wf_multi_node_opts *opts)
 
 wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *opts, bool *agreed)
 {
+    /* Types of computation are not options, but sums of f16 and f32 would not fit either. */
     uint64_t hash = wf_hash_u64(wf_hash_u64(0, (uint64_t)opts->bucket_bytes), (uint64_t)wf_ctx_compute(ctx));
     int other = -1;
     hash = wf_hash_u64(wf_hash_u64(hash, (uint64_t)opts->first_bucket_bytes), (uint64_t)opts->grad_dtype);
@@ -175,6 +184,7 @@ wf_status wf_agree_opts(wf_comm *comm, wf_ctx *ctx, const wf_multi_node_opts *op
     return WF_OK;
 }
 
+/* Options that agree in nine digits are taken as equal. */
 static void describe_optim(char text[DESCRIPTION], const wf_optim *optim)
 {
     const wf_optim_hyper *h = &optim->hyper;
@@ -210,6 +220,7 @@ wf_status wf_agree_optim(wf_comm *comm, const wf_optim *optim, bool *agreed)
     return status;
 }
 
+/* The first rank that differs is named with its groups next to rank 0's. */
 static wf_status name_groups(wf_comm *world, const wf_optim *optim, int other)
 {
     char mine[DESCRIPTION] = {0}, *all = wf_malloc(optim->ctx, (size_t)wf_comm_size(world) * DESCRIPTION);
@@ -232,6 +243,7 @@ wf_status wf_agree_groups(wf_comm *world, const wf_optim *optim, bool *agreed)
         *agreed = true;
         return name_groups(world, optim, other);
     }
+    /* A group may match on one stage of a pipeline and on no other: found anywhere is found. */
     for (int g = 0; g < optim->n_groups; g++) {
         int64_t found = optim->group[g].found;
         WF_TRY(wf_allreduce_i64(world, &found, 1, WF_MAX));
@@ -242,6 +254,7 @@ wf_status wf_agree_groups(wf_comm *world, const wf_optim *optim, bool *agreed)
     return WF_OK;
 }
 
+/* After this all replicas have rank 0's values, or those of the first rank that holds the part. */
 wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
 {
     const unsigned axes = wf_grad_axes(mesh);
@@ -255,6 +268,7 @@ wf_status wf_agree_values(const wf_mesh *mesh, wf_optim *optim)
         WF_NEED(value);
         WF_NEED(same);
         WF_TRY(wf_bcast(same, value, 0));
+        /* Packed and narrow copies are made from the value again. */
         wf_tensor_touch(value);
     }
     return WF_OK;
@@ -269,6 +283,8 @@ static int64_t position(const wf_optim *optim, const wf_param *param)
     return 0;
 }
 
+/* The order decides which gradients share a bucket, so all ranks must use the same; it is made of rank 0's first
+ * backward. */
 wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool *agreed)
 {
     const uint64_t hash = wf_scale_hash(optim, wf_hash_u64(0, (uint64_t)optim->n));
@@ -278,6 +294,7 @@ wf_status wf_agree_order(wf_comm *comm, wf_optim *optim, wf_param **order, bool 
     WF_CHECK(other < 0, WF_ERR_COMM, "rank %s scales its loss otherwise than rank %s (wf_optim_scale_loss)",
              WF_RANK(comm, other), WF_RANK(comm, 0));
     const size_t bytes = (size_t)optim->n * sizeof(int64_t);
+    /* Places in the optimizer's list mean the same parameter on all ranks, as models were compared before. */
     int64_t *index = wf_malloc(optim->ctx, bytes);
     WF_NEED(index);
     for (int64_t i = 0; i < optim->n; i++)

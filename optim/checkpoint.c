@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A failure of one rank is kept until the ranks agree: visits of tensors are collective, so no rank may leave early. */
 wf_status wf_checkpoint_keep(wf_checkpoint *c, wf_status status)
 {
     if (status != WF_OK && c->status == WF_OK)
@@ -17,6 +18,7 @@ wf_status wf_checkpoint_keep(wf_checkpoint *c, wf_status status)
     return WF_OK;
 }
 
+/* The first error of each rank goes in; all ranks leave with one of them. */
 wf_status wf_checkpoint_agree(wf_checkpoint *c)
 {
     const wf_status own = c->status;
@@ -26,6 +28,7 @@ wf_status wf_checkpoint_agree(wf_checkpoint *c)
 
 /* --- What is saved ------------------------------------------------------------------------------------------------ */
 
+/* Numbers are visited in place, objects under a group of their name. */
 static wf_status visit_item(const wf_checkpoint_item *item, wf_archive *archive)
 {
     if (item->i64)
@@ -37,6 +40,7 @@ static wf_status visit_item(const wf_checkpoint_item *item, wf_archive *archive)
     return wf_archive_leave(archive);
 }
 
+/* During a visit of an item these are the ranks that have it. */
 wf_comm *wf_checkpoint_over(const wf_checkpoint *c)
 {
     return c->now ? c->now->comm : c->comm;
@@ -66,13 +70,15 @@ wf_status wf_checkpoint_visit(wf_checkpoint *c, wf_archive *archive, int64_t *st
     WF_TRY(wf_archive_i64(archive, "seed", &seed));
     WF_TRY(wf_archive_leave(archive));
     WF_TRY(visit_items(c, archive));
+    /* Saved or loaded: the program draws as the run that saved did. */
     c->ctx->seed = (uint64_t)seed;
     return WF_OK;
 }
 
 /* --- Parts of models ---------------------------------------------------------------------------------------------- */
 
-/* Returns true if each rank has the same part of both items. */
+/* Returns true if each rank has the same part of both items. Two models whose parts are on the same ranks share one
+ * communicator. */
 static bool same_parts(const wf_checkpoint *c, const int *part, int64_t a, int64_t b)
 {
     for (int r = 0; r < c->size; r++)
@@ -90,6 +96,7 @@ static wf_status join_ranks(wf_checkpoint *c, const int *part, int64_t i)
         parted = parted || part[r * c->n_items + i] > 0;
     item->comm = c->comm;
     item->key = 0;
+    /* Parts were met before with the same distribution: its communicator serves. */
     for (int64_t k = 0; parted && k < i; k++)
         if (same_parts(c, part, k, i)) {
             item->comm = c->item[k].comm;
@@ -102,6 +109,7 @@ static wf_status join_ranks(wf_checkpoint *c, const int *part, int64_t i)
              "more than %d models whose parts are on several ranks in one checkpoint", WF_CATALOG_KEYS - 1);
     item->key = ++c->n_keys;
     c->part[item->key] = part[c->rank * c->n_items + i];
+    /* Ranks with equal parts talk to each other: replicas of one part. */
     item->comm = wf_comm_split(c->comm, c->part[item->key], c->rank);
     WF_NEED(item->comm);
     return WF_OK;
@@ -109,6 +117,7 @@ static wf_status join_ranks(wf_checkpoint *c, const int *part, int64_t i)
 
 static void leave_ranks(wf_checkpoint *c)
 {
+    /* Several items may share one communicator, which is closed with the first of them. */
     for (int64_t i = 0; i < c->n_items; i++) {
         bool first = c->item[i].comm && c->item[i].comm != c->comm;
         for (int64_t k = 0; k < i; k++)
@@ -125,12 +134,14 @@ wf_status wf_checkpoint_find_parts(wf_checkpoint *c)
 {
     int64_t items[2] = {c->n_items, -c->n_items};
     void *part = NULL;
+    /* Nothing was added since: parts of models do not change. */
     if (c->n_parted == c->n_items)
         return WF_OK;
     WF_TRY(wf_allreduce_i64(c->comm, items, 2, WF_MAX));
     WF_CHECK(items[0] == -items[1], WF_ERR_ARGUMENT,
              "the ranks save different things: from %lld to %lld objects were added to the checkpoint",
              (long long)-items[1], (long long)items[0]);
+    /* Communicators belong to the old list. */
     leave_ranks(c);
     const size_t bytes = (size_t)c->n_items * sizeof(int);
     WF_TRY(wf_host_take(c->comm, bytes * (size_t)(c->size + 1), &part));
@@ -148,6 +159,7 @@ wf_status wf_checkpoint_find_parts(wf_checkpoint *c)
 
 /* --- Objects ------------------------------------------------------------------------------------------------------ */
 
+/* Names become groups of an HDF5 file, so they follow its rules. */
 static wf_status add(wf_checkpoint *c, const char *name, wf_checkpoint_item item)
 {
     WF_NEED(c);
@@ -159,6 +171,7 @@ static wf_status add(wf_checkpoint *c, const char *name, wf_checkpoint_item item
              "\"%s\" cannot be a name in a checkpoint, which has entries of its own under it", name);
     for (int64_t i = 0; i < c->n_items; i++)
         WF_CHECK(strcmp(c->item[i].name, name) != 0, WF_ERR_ARGUMENT, "the checkpoint has a \"%s\" already", name);
+    /* One more at a time: there are a dozen objects at most. */
     wf_checkpoint_item *longer = wf_realloc(c->ctx, c->item, (size_t)(c->n_items + 1) * sizeof *longer);
     if (!longer)
         return wf_error_code();
@@ -174,6 +187,7 @@ wf_status wf_checkpoint_add(wf_checkpoint *checkpoint, const char *name, wf_arch
 {
     WF_NEED(visit);
     WF_NEED(object);
+    /* Layers and optimizers are known, so that their parts and their pending updates are found. */
     if (visit == wf_layer_visit)
         return wf_checkpoint_add_model(checkpoint, name, object);
     if (visit == wf_optim_visit)
@@ -210,6 +224,7 @@ wf_status wf_checkpoint_add_f64(wf_checkpoint *checkpoint, const char *name, dou
 
 /* --- Life --------------------------------------------------------------------------------------------------------- */
 
+/* Room for the longest name of a file in the folder. */
 static wf_status take_opts(wf_checkpoint *c, const char *folder, wf_checkpoint_opts opts)
 {
     WF_NEED(folder);
@@ -224,11 +239,13 @@ static wf_status take_opts(wf_checkpoint *c, const char *folder, wf_checkpoint_o
     return WF_OK;
 }
 
+/* Also of one that was opened in part. */
 static void checkpoint_free(wf_checkpoint *c)
 {
     leave_ranks(c);
     for (int64_t i = 0; i < c->n_items; i++)
         free(c->item[i].name);
+    /* The thread that removes old files must end before its list is freed. */
     wf_checkpoint_folder_settle(c);
     wf_checkpoint_unlock(c);
     wf_checkpoint_forget(c);
@@ -256,9 +273,11 @@ wf_checkpoint *wf_checkpoint_open(wf_comm *comm, const char *folder, wf_checkpoi
         c->ctx = ctx;
         c->rank = wf_comm_rank(comm);
         c->size = wf_comm_size(comm);
+        /* No generation is known yet. */
         c->generation = c->newest = -1;
         status = wf_checkpoint_folder_open(c);
     }
+    /* The handler is the process's: it is set after everything else is there. */
     if (status == WF_OK && opts.signals)
         status = wf_agree_status(comm, wf_checkpoint_signals_catch());
     if (status == WF_OK)
@@ -272,6 +291,7 @@ wf_status wf_checkpoint_close(wf_checkpoint *checkpoint)
 {
     if (!checkpoint)
         return WF_OK;
+    /* The last save is finished even if it fails, so that no thread is left. */
     const wf_status status = wf_checkpoint_finish(checkpoint);
     if (checkpoint->opts.signals)
         wf_checkpoint_signals_release();
@@ -286,6 +306,8 @@ int64_t wf_checkpoint_generation(const wf_checkpoint *checkpoint)
 
 /* --- Saving ------------------------------------------------------------------------------------------------------- */
 
+/* Updates of a delayed step are applied first: a checkpoint between gradient and update could not go on with the same
+ * bits. */
 static wf_status begin_save(wf_checkpoint *c, int64_t step)
 {
     WF_TRY(wf_ctx_forbid_capture(c->ctx, "save a checkpoint", "save it between runs"));
@@ -299,6 +321,7 @@ static wf_status begin_save(wf_checkpoint *c, int64_t step)
     return WF_OK;
 }
 
+/* The failure of the save before is returned only if this one is good, and is not lost. */
 wf_status wf_checkpoint_save(wf_checkpoint *checkpoint, int64_t step)
 {
     char earlier[512];
@@ -334,6 +357,7 @@ static wf_status save_and_leave(wf_checkpoint *c, int64_t step)
     WF_FAIL(status, "a signal asks the run to leave, and step %lld is not saved: %s", (long long)step, message);
 }
 
+/* Called after every step on all ranks with the same step. */
 wf_status wf_checkpoint_step(wf_checkpoint *checkpoint, int64_t step, bool *leave)
 {
     wf_status status = WF_OK;
@@ -347,6 +371,7 @@ wf_status wf_checkpoint_step(wf_checkpoint *checkpoint, int64_t step, bool *leav
         int64_t any[2] = {wf_checkpoint_signalled(), c->pending && !atomic_load(&c->done)};
         WF_TRY(wf_allreduce_i64(c->comm, any, 2, WF_MAX));
         *leave = any[0] != 0;
+        /* All ranks have written: the end, which is collective, waits for no thread. */
         if (c->pending && !any[1] && !*leave)
             status = wf_checkpoint_finish(c);
     }

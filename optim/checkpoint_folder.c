@@ -21,7 +21,8 @@ void wf_checkpoint_folder_path(const wf_checkpoint *c, int64_t generation, const
     snprintf(path, WF_CHECKPOINT_PATH, "%s/" NAME "%s", c->folder, (long long)generation, end);
 }
 
-/* The generation in a file's name; -1 if the name is not that of a checkpoint. *whole is false for a temporary name. */
+/* The generation in a file's name; -1 if the name is not that of a checkpoint. *whole is false for a temporary name.
+ * Other files of the folder are the user's and are left alone. */
 static int64_t number_of(const char *name, bool *whole)
 {
     char expected[64];
@@ -41,7 +42,8 @@ static int newest_first(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-/* Also removes files of temporary names, if asked. */
+/* Also removes files of temporary names, if asked. On failure the list holds what was found so far, for the caller to
+ * free. */
 static wf_status look(const wf_checkpoint *c, bool remove, int64_t *n, int64_t **list)
 {
     int64_t room = 0;
@@ -86,6 +88,7 @@ static wf_status find_newest(wf_checkpoint *c, bool clean)
     return status;
 }
 
+/* A file that only this job has: ranks look for it to see if they have the same folder. */
 static wf_status make_token(const wf_checkpoint *c, char token[64])
 {
     char path[WF_CHECKPOINT_PATH];
@@ -103,6 +106,7 @@ static wf_status make_token(const wf_checkpoint *c, char token[64])
 static wf_status open_first(wf_checkpoint *c, char token[64])
 {
     WF_TRY(wf_folder_make(c->folder));
+    /* A run that may save takes the lock now; one that only loads needs none. */
     wf_status status = c->opts.every > 0 || c->opts.signals ? wf_checkpoint_lock(c) : WF_OK;
     if (status != WF_OK && status != WF_ERR_IO)
         return status;
@@ -127,6 +131,7 @@ static wf_status look_for(const wf_checkpoint *c, const char *token)
     return WF_OK;
 }
 
+/* Rank 0 makes the token, all look for it, rank 0 removes it. */
 wf_status wf_checkpoint_folder_open(wf_checkpoint *c)
 {
     char token[64] = "", path[WF_CHECKPOINT_PATH];
@@ -140,6 +145,7 @@ wf_status wf_checkpoint_folder_open(wf_checkpoint *c)
     return status;
 }
 
+/* Generations may have been added by another job before this one had the lock. */
 static wf_status hold_first(wf_checkpoint *c)
 {
     const bool held = c->locked;
@@ -154,6 +160,7 @@ wf_status wf_checkpoint_folder_hold(wf_checkpoint *c)
     return wf_bcast_bytes(c->comm, &c->newest, sizeof c->newest, 0);
 }
 
+/* settle first: a file that is being removed should not be listed. */
 wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **generation)
 {
     *n = 0;
@@ -161,6 +168,7 @@ wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **gene
     wf_checkpoint_folder_settle(c);
     WF_TRY(wf_bcast_status(c->comm, c->rank == 0 ? look(c, false, n, generation) : WF_OK, 0));
     WF_TRY(wf_bcast_bytes(c->comm, n, sizeof *n, 0));
+    /* The list's length comes first, so that the others can take memory. */
     if (c->rank > 0)
         *generation = calloc((size_t)*n + 1, sizeof **generation);
     WF_TRY(wf_agree_status(c->comm, *n == 0 || *generation ? WF_OK : WF_RAISE(WF_ERR_MEMORY, "no memory for a list")));
@@ -173,6 +181,7 @@ wf_status wf_checkpoint_folder_list(wf_checkpoint *c, int64_t *n, int64_t **gene
 
 /* --- Removing ----------------------------------------------------------------------------------------------------- */
 
+/* Without memory the file is only not known to be damaged. */
 void wf_checkpoint_folder_note_damage(wf_checkpoint *c, int64_t generation)
 {
     int64_t *longer = realloc(c->damaged, (size_t)(c->n_damaged + 1) * sizeof *longer);
@@ -190,6 +199,7 @@ static bool is_damaged(const wf_checkpoint *c, int64_t generation)
     return false;
 }
 
+/* In a thread of its own: removing a file of many gigabytes may take seconds. */
 static void *remove_outdated(void *argument)
 {
     char path[WF_CHECKPOINT_PATH];
@@ -201,6 +211,7 @@ static void *remove_outdated(void *argument)
     return NULL;
 }
 
+/* At most one remover runs at a time. */
 void wf_checkpoint_folder_settle(wf_checkpoint *c)
 {
     if (!c->outdated)
@@ -210,7 +221,8 @@ void wf_checkpoint_folder_settle(wf_checkpoint *c)
     c->outdated = NULL;
 }
 
-/* Files that are known to be damaged are not counted and not removed, so that they can be inspected. */
+/* Files that are known to be damaged are not counted and not removed, so that they can be inspected. Rank 0 only, after
+ * a save was committed: a failure here leaves files and ends no run. */
 void wf_checkpoint_folder_prune(wf_checkpoint *c)
 {
     int64_t n, *list, kept = 0;
@@ -223,6 +235,7 @@ void wf_checkpoint_folder_prune(wf_checkpoint *c)
             continue;
         if (kept++ < c->opts.keep || (c->opts.keep_every > 0 && list[i] % c->opts.keep_every == 0))
             continue;
+        /* The list is filled from its front while it is read: names move to lower places only. */
         list[c->n_outdated++] = list[i];
     }
     c->outdated = list;

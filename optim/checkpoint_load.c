@@ -13,7 +13,8 @@
 
 /* --- The archive -------------------------------------------------------------------------------------------------- */
 
-/* All ranks have the same manifest, so what is raised here is the same error on all of them. */
+/* All ranks have the same manifest, so what is raised here is the same error on all of them. Nothing has been read
+ * yet. */
 static wf_status find_entry(wf_checkpoint *c, const char *path, wf_dtype dtype, wf_shape shape,
                             const wf_manifest_entry **entry)
 {
@@ -35,10 +36,12 @@ static wf_status import(wf_checkpoint *c, const wf_manifest_entry *entry, wf_box
     wf_status status = bytes > 0 ? wf_manifest_read_box(&c->reader, entry, box, host) : WF_OK;
     if (status == WF_OK)
         status = wf_tensor_import(tensor, host, bytes);
+    /* Memory of the host stays in the pool for the next tensor. */
     wf_host_give(c->comm, host, bytes);
     return status;
 }
 
+/* A failure to read is kept until all ranks have visited everything: see wf_checkpoint_keep. */
 static wf_status load_tensor(wf_archive *archive, const char *path, wf_tensor *tensor)
 {
     wf_checkpoint *c = wf_archive_state(archive);
@@ -52,6 +55,7 @@ static wf_status load_tensor(wf_archive *archive, const char *path, wf_tensor *t
 static const wf_manifest_entry *own_values(const wf_checkpoint *c, const char *path, const wf_tensor *tensor,
                                            const wf_archive_place *place, wf_box *box)
 {
+    /* Longer names cannot be in a file, so they need no search. */
     char name[2048];
     const wf_manifest_entry *entry = NULL;
     if (place->varies && snprintf(name, sizeof name, "ranks/%s", path) < (int)sizeof name)
@@ -81,6 +85,7 @@ static wf_status load_part(wf_archive *archive, const char *path, wf_tensor *ten
     return wf_checkpoint_keep(c, import(c, own ? own : entry, own ? box : place->box, tensor));
 }
 
+/* As own_values, for a number. */
 static wf_status load_number(wf_checkpoint *c, const char *path, wf_dtype dtype, void *value)
 {
     char name[2048];
@@ -106,6 +111,7 @@ static wf_status load_f64(wf_archive *archive, const char *path, double *value)
     return load_number(wf_archive_state(archive), path, WF_F64, value);
 }
 
+/* Looks at the manifest only, so all ranks get the same answer. */
 static bool has(wf_archive *archive, const char *path)
 {
     const wf_checkpoint *c = wf_archive_state(archive);
@@ -117,7 +123,7 @@ static const wf_archive_ops load_ops = {
 
 /* --- One file ----------------------------------------------------------------------------------------------------- */
 
-/* Divides the blocks among the ranks. */
+/* Divides the blocks among the ranks: each block is verified once, and the sum of them is the whole file. */
 static wf_status check_blocks(wf_checkpoint *c)
 {
     int64_t bytes;
@@ -130,6 +136,7 @@ static wf_status check_blocks(wf_checkpoint *c)
 static wf_status open_own(wf_checkpoint *c)
 {
     struct stat info;
+    /* A named pipe or device in the folder must not stop the run. */
     const int file = open(c->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     c->reader = (wf_manifest_reader){.file = file, .path = c->file, .block = -1};
     WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot read: %s", c->file, strerror(errno));
@@ -141,7 +148,8 @@ static wf_status open_own(wf_checkpoint *c)
     return wf_manifest_read(c->reader.file, c->file, &c->manifest);
 }
 
-/* Fails on all ranks unless each finds the file whole and all find the same one. */
+/* Fails on all ranks unless each finds the file whole and all find the same one. The file may be replaced between two
+ * ranks' opening of it, or be on a disk that is not shared. */
 static wf_status open_all(wf_checkpoint *c)
 {
     wf_checkpoint_keep(c, open_own(c));
@@ -154,6 +162,7 @@ static wf_status open_all(wf_checkpoint *c)
     return wf_checkpoint_agree(c);
 }
 
+/* For a file that was opened in part, too. */
 static void close_file(wf_checkpoint *c)
 {
     if (c->reader.file >= 0)
@@ -167,6 +176,7 @@ static void close_file(wf_checkpoint *c)
 static wf_status load_one(wf_checkpoint *c, int64_t *step, bool *damaged)
 {
     int64_t saved = 0;
+    /* Until the file is verified a failure may be due to damage; a wrong shape after that is the program's. */
     *damaged = true;
     WF_TRY(open_all(c));
     wf_archive *archive = wf_archive_new(c->ctx, &load_ops, true, c);
@@ -175,6 +185,7 @@ static wf_status load_one(wf_checkpoint *c, int64_t *step, bool *damaged)
     const wf_status status = wf_checkpoint_visit(c, archive, &saved);
     wf_archive_free(archive);
     if (status != WF_OK) {
+        /* Every rank has this error; those that were kept follow from it. */
         c->status = WF_OK;
         return status;
     }
@@ -185,6 +196,7 @@ static wf_status load_one(wf_checkpoint *c, int64_t *step, bool *damaged)
     return WF_OK;
 }
 
+/* Manifests are large, so only one is held at a time. */
 static wf_status load_generation(wf_checkpoint *c, int64_t generation, int64_t *step, bool *damaged)
 {
     char message[512];
@@ -204,6 +216,7 @@ static wf_status load_generation(wf_checkpoint *c, int64_t generation, int64_t *
     WF_FAIL(status, "%s", message);
 }
 
+/* From the newest on. Ranks stay in step, since all get the same verdict on each file. */
 static wf_status load_any(wf_checkpoint *c, int64_t n, const int64_t *list, int64_t *step)
 {
     wf_status status = WF_OK;
@@ -214,6 +227,7 @@ static wf_status load_any(wf_checkpoint *c, int64_t n, const int64_t *list, int6
             c->generation = list[i];
             return WF_OK;
         }
+        /* A rank is gone: the others must not go on to the next file. */
         WF_TRY(wf_comm_alive(c->comm));
         if (!damaged)
             return status;

@@ -10,6 +10,7 @@
 #define DEALT_BYTES 65536 /* replicated tensors from here on are written by all ranks, smaller ones by one */
 #define MOST_BOXES  64
 
+/* Everything of the last save: called before the next one and after loading. */
 void wf_checkpoint_forget(wf_checkpoint *c)
 {
     for (int64_t i = 0; i < c->manifest.n; i++)
@@ -22,6 +23,7 @@ void wf_checkpoint_forget(wf_checkpoint *c)
     c->layout = 0;
 }
 
+/* Tensors whose elements were written from where they are. */
 void wf_checkpoint_release(wf_checkpoint *c)
 {
     for (int64_t i = 0; i < c->n_pieces; i++) {
@@ -39,6 +41,7 @@ static wf_status grow_list(wf_ctx *ctx, void **list, int64_t n, int64_t *room, s
         return WF_OK;
     const int64_t more = *room ? 2 * *room : 64;
     void *longer = wf_realloc(ctx, *list, (size_t)more * size);
+    /* The caller's pointer may be stale after this, so it takes the list back. */
     if (!longer)
         return wf_error_code();
     *list = longer;
@@ -57,6 +60,7 @@ static wf_status add_manifest_entry(wf_checkpoint *c, const char *path, wf_dtype
         status = grow_list(c->ctx, &keys, m->n, &c->keys_room, sizeof *c->entry_key);
     c->entry_key = keys;
     WF_TRY(status);
+    /* Entries of models with parts are brought together by this key. */
     c->entry_key[m->n] = c->now ? c->now->key : 0;
     char *name = wf_strdup(c->ctx, path);
     if (!name)
@@ -69,6 +73,7 @@ static wf_status add_manifest_entry(wf_checkpoint *c, const char *path, wf_dtype
     return WF_OK;
 }
 
+/* Doubles, so that the stage is moved a few times in the first save and never again. */
 static wf_status stage_room(wf_checkpoint *c, size_t bytes)
 {
     if (c->staged + bytes <= c->stage_room)
@@ -84,7 +89,8 @@ static wf_status stage_room(wf_checkpoint *c, size_t bytes)
     return WF_OK;
 }
 
-/* The elements of the last entry in `box` become `bytes` of the stage, which the caller fills. */
+/* The elements of the last entry in `box` become `bytes` of the stage, which the caller fills at once: the next piece
+ * may move the stage. */
 static wf_status add_piece(wf_checkpoint *c, wf_box box, size_t bytes, void **data)
 {
     void *list = c->piece;
@@ -120,6 +126,7 @@ static wf_status stage_box(wf_checkpoint *c, const wf_tensor *tensor, wf_box own
         return WF_OK;
     wf_tensor *view = wf_tensor_view(tensor, wf_box_relative(box, own));
     WF_NEED(view);
+    /* A device's memory, and memory that the next step changes during the write, must be copied. */
     const bool stays = !c->opts.async && c->ctx->k->host && is_plain(view);
     const size_t bytes = stays ? 0 : wf_tensor_bytes(view);
     wf_status status = add_piece(c, box, bytes, &data);
@@ -147,7 +154,7 @@ static int over_rank(const wf_checkpoint *c)
 }
 
 /* Returns true on the rank that writes a small replicated tensor. It follows from the name, which is the same on all
- * ranks: how many entries came before is not, if they have other parts of a model. */
+ * ranks and spreads the work: how many entries came before is not, if they have other parts of a model. */
 static bool is_writer(const wf_checkpoint *c, const char *path)
 {
     return wf_hash_text(0, path) % (uint64_t)over_size(c) == (uint64_t)over_rank(c);
@@ -159,6 +166,7 @@ static wf_box dealt(const wf_checkpoint *c, const char *path, wf_shape shape, si
     wf_box box = wf_box_of_shape(shape);
     if (shape.rank > 0 && bytes >= DEALT_BYTES && shape.dim[0] >= over_size(c))
         wf_block(shape.dim[0], over_size(c), over_rank(c), &box.lo[0], &box.hi[0]);
+    /* An empty box. */
     else if (!is_writer(c, path))
         box = wf_box_intersect(box, (wf_box){.rank = shape.rank});
     return box;
@@ -173,19 +181,21 @@ static wf_status visit_whole(wf_checkpoint *c, const char *path, const wf_tensor
     return mine ? stage_box(c, tensor, wf_box_of_shape(shape), box) : WF_OK;
 }
 
+/* Tensors that all ranks have whole. No message: every rank knows by itself who writes what. */
 static wf_status visit_tensor(wf_archive *archive, const char *path, wf_tensor *tensor)
 {
     wf_checkpoint *c = wf_archive_state(archive);
     return wf_checkpoint_keep(c, visit_whole(c, path, tensor));
 }
 
-/* Stages this rank's values of a tensor that differs between ranks. */
+/* What a rank has of a tensor that ranks hold in parts. */
 typedef struct claim {
     wf_box box;
     uint64_t hash; /* of its values, where ranks may differ; else 0 */
 } claim;
 
-/* What is left of a box without another: at most two slabs in each dimension. */
+/* What is left of a box without another: at most two slabs in each dimension. They do not overlap, so each element is
+ * written once. */
 static int subtract(wf_box a, wf_box b, wf_box *rest)
 {
     const wf_box both = wf_box_intersect(a, b);
@@ -207,7 +217,7 @@ static int subtract(wf_box a, wf_box b, wf_box *rest)
     return n;
 }
 
-/* The boxes that no lower rank holds. */
+/* The boxes that no lower rank holds: together the ranks write each element once, whatever their parts overlap. */
 static wf_status own_boxes(const wf_checkpoint *c, const claim *all, wf_box box[MOST_BOXES], int *n)
 {
     wf_box rest[MOST_BOXES];
@@ -237,7 +247,7 @@ static bool differ(const wf_checkpoint *c, const claim *all)
     return false;
 }
 
-/* A hash of the values; they are staged for the time of it. */
+/* A hash of the values; they are staged for the time of it, and the next piece overwrites them. */
 static wf_status hash_values(wf_checkpoint *c, const wf_tensor *tensor, uint64_t *hash)
 {
     const size_t bytes = wf_tensor_bytes(tensor);
@@ -287,6 +297,7 @@ static wf_status stage_parts(wf_checkpoint *c, const char *path, const wf_tensor
     return differ(c, all) ? stage_all_ranks(c, path, tensor, place) : WF_OK;
 }
 
+/* Parts of all ranks are gathered once for each tensor: without them no rank knows who else has its elements. */
 static wf_status visit_part(wf_archive *archive, const char *path, wf_tensor *tensor, const wf_archive_place *place)
 {
     wf_checkpoint *c = wf_archive_state(archive);
@@ -295,6 +306,7 @@ static wf_status visit_part(wf_archive *archive, const char *path, wf_tensor *te
     mine.box = place->box;
     if (place->varies)
         wf_checkpoint_keep(c, hash_values(c, tensor, &mine.hash));
+    /* The list is as long as the ranks that have the tensor. */
     WF_TRY(wf_host_take(c->comm, (size_t)over_size(c) * sizeof *all, (void **)&all));
     const wf_status status = wf_allgather_bytes(wf_checkpoint_over(c), &mine, sizeof mine, all);
     if (status == WF_OK)
@@ -303,7 +315,7 @@ static wf_status visit_part(wf_archive *archive, const char *path, wf_tensor *te
     return status;
 }
 
-/* The entry of a number has rank 0's. */
+/* The entry of a number has rank 0's. All ranks keep theirs for the comparison that follows. */
 static wf_status stage_number(wf_checkpoint *c, const char *path, wf_dtype dtype, const void *value)
 {
     void *data, *list = c->number;
@@ -316,6 +328,7 @@ static wf_status stage_number(wf_checkpoint *c, const char *path, wf_dtype dtype
     if (over_rank(c) != 0)
         return WF_OK;
     WF_TRY(add_piece(c, wf_box_of_shape(wf_shape_scalar()), 8, &data));
+    /* i64 and f64 are 8 bytes both. */
     memcpy(data, value, 8);
     return WF_OK;
 }
@@ -367,12 +380,14 @@ static wf_status take_catalog(wf_checkpoint *c, const wf_catalog *catalog)
     return WF_OK;
 }
 
-/* Numbers are of the whole run: all ranks have the same ones, in the same order. */
+/* Numbers are of the whole run: all ranks have the same ones, in the same order. A rank without would wait in the
+ * gather below. */
 static wf_status check_numbers(const wf_checkpoint *c)
 {
     uint64_t hash = (uint64_t)c->n_numbers;
     for (int64_t i = 0; i < c->n_numbers; i++)
         hash = wf_hash_u64(hash, (uint64_t)c->number[i].entry);
+    /* The lowest bit is dropped so that the negative exists. */
     int64_t most[2] = {(int64_t)(hash >> 1), -(int64_t)(hash >> 1)};
     WF_TRY(wf_allreduce_i64(c->comm, most, 2, WF_MAX));
     WF_CHECK(most[0] == -most[1], WF_ERR_ARGUMENT, "the ranks save different numbers, which belong to the whole run");
@@ -390,6 +405,7 @@ static wf_status unite(wf_checkpoint *c)
             .path = m->entry[i].name, .dtype = m->entry[i].dtype, .shape = m->entry[i].shape, .key = c->entry_key[i]};
     wf_status status = list ? WF_OK : wf_error_code();
     status = wf_catalog_make(c->ctx, c->comm, status, c->part, m->n, list, &catalog);
+    /* One part: the list of this rank is that of the file already. */
     if (status == WF_OK && catalog.parts > 1)
         status = wf_agree_status(c->comm, take_catalog(c, &catalog));
     if (status == WF_OK && catalog.parts > 1)
@@ -413,6 +429,7 @@ static wf_status stage_own_number(wf_checkpoint *c, const wf_checkpoint_number *
     return WF_OK;
 }
 
+/* One gather for all numbers together. */
 static wf_status stage_own_numbers(wf_checkpoint *c)
 {
     const size_t n = (size_t)c->n_numbers, bytes = n * sizeof(uint64_t);
@@ -433,6 +450,7 @@ static wf_status stage_own_numbers(wf_checkpoint *c)
     return status;
 }
 
+/* Collective. The first agreement ends the visits, the second what was added after them. */
 wf_status wf_checkpoint_stage(wf_checkpoint *c, int64_t step)
 {
     wf_checkpoint_forget(c);

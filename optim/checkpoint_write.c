@@ -9,10 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Bytes that are handed to the disk at a time: large enough for its throughput, small enough to begin early. */
 #define WRITE_BACK ((int64_t)8 << 20) /* bytes */
 
 /* --- Layout ------------------------------------------------------------------------------------------------------- */
 
+/* A layout is good for one set of names, types and shapes; it is made again if c->layout changes. */
 void wf_checkpoint_drop_layout(wf_checkpoint *c)
 {
     for (int64_t i = 0; i < c->n_gaps; i++)
@@ -35,6 +37,7 @@ static wf_status add_all(wf_checkpoint *c, wf_h5 *file)
         wf_h5_info info;
         WF_TRY(wf_h5_stat(file, m->entry[i].name, &info));
         c->offset[i] = info.contiguous ? info.offset : 0;
+        /* Contiguous data sets have one place in the file; HDF5 gives none to those without elements. */
         WF_CHECK(info.contiguous || wf_shape_count(m->entry[i].shape) == 0, WF_ERR_IO, "%s: %s has no place in it",
                  c->temporary, m->entry[i].name);
     }
@@ -47,7 +50,8 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* The gaps hold HDF5's own structures. They are the same in every file of this layout. */
+/* The gaps hold HDF5's own structures. They are the same in every file of this layout, so later files are written
+ * without HDF5. */
 static wf_status read_gap(const wf_checkpoint *c, int file, wf_checkpoint_gap *gap)
 {
     gap->data = malloc((size_t)gap->bytes);
@@ -61,6 +65,7 @@ static wf_status read_gap(const wf_checkpoint *c, int file, wf_checkpoint_gap *g
 static wf_status read_gaps(wf_checkpoint *c, int file, int64_t n, wf_checkpoint_gap *set)
 {
     int64_t at = 0;
+    /* The end of the file closes the last gap. */
     set[n] = (wf_checkpoint_gap){.offset = c->laid_bytes};
     c->gap = wf_calloc(c->ctx, (size_t)n + 1, sizeof *c->gap);
     if (!c->gap)
@@ -90,6 +95,7 @@ static wf_status find_gaps(wf_checkpoint *c, int file)
         if (bytes > 0)
             set[n++] = (wf_checkpoint_gap){.offset = c->offset[i], .bytes = bytes};
     }
+    /* HDF5 need not place data sets in the order in which they were made. */
     qsort(set, (size_t)n, sizeof *set, by_offset);
     const wf_status status = read_gaps(c, file, n, set);
     free(set);
@@ -124,6 +130,7 @@ static wf_status make_layout(wf_checkpoint *c)
     return status;
 }
 
+/* Rank 0 makes the file with HDF5; the others need the places of elements only. */
 static wf_status renew_layout(wf_checkpoint *c)
 {
     wf_checkpoint_drop_layout(c);
@@ -142,22 +149,26 @@ static wf_status make_file(const wf_checkpoint *c)
     const int file = open(c->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot make this file: %s", c->temporary, strerror(errno));
     close(file);
+    /* From here the layout counts as made. */
     return WF_OK;
 }
 
 static wf_status lay_out_file(wf_checkpoint *c)
 {
     wf_manifest *m = &c->manifest;
+    /* Equal layouts are the usual case: this costs nothing after the first save. */
     if (c->laid != c->layout)
         WF_TRY(renew_layout(c));
     for (int64_t i = 0; i < m->n; i++)
         m->entry[i].offset = c->offset[i];
     m->bytes = c->laid_bytes;
+    /* Sums of blocks, and one number more: the bytes of elements that were written. */
     m->blocks = m->bytes / WF_FILE_BLOCK + (m->bytes % WF_FILE_BLOCK > 0);
     m->sums = wf_calloc(c->ctx, (size_t)m->blocks + 1, sizeof *m->sums);
     return wf_agree_status(c->comm, m->sums ? WF_OK : wf_error_code());
 }
 
+/* Collective. After it each rank knows where its pieces go, and the rest may be done by a thread. */
 wf_status wf_checkpoint_lay_out(wf_checkpoint *c)
 {
     wf_manifest *m = &c->manifest;
@@ -188,7 +199,8 @@ typedef struct writing {
     int64_t size;   /* of an element */
 } writing;
 
-/* The disk begins with what is written while the rest is copied. */
+/* The disk begins with what is written while the rest is copied. Only whole pieces that are complete: a started piece
+ * would be written twice. */
 static void write_back(const writing *w, int64_t offset, int64_t bytes)
 {
     const int64_t from = offset / WRITE_BACK * WRITE_BACK, to = (offset + bytes) / WRITE_BACK * WRITE_BACK;
@@ -196,14 +208,17 @@ static void write_back(const writing *w, int64_t offset, int64_t bytes)
         sync_file_range(w->file, from, to - from, SYNC_FILE_RANGE_WRITE);
 }
 
-/* Checksums are computed block by block while the data is in the cache. */
+/* Checksums are computed block by block while the data is in the cache. Blocks that two ranks write in part are sums of
+ * both parts, so the ranks' numbers are added. */
 static wf_status write_bytes(const writing *w, const unsigned char *data, int64_t bytes, int64_t offset)
 {
     while (bytes > 0) {
+        /* Never across a block, so a sum belongs to one. */
         const int64_t room = WF_FILE_BLOCK - offset % WF_FILE_BLOCK;
         const ssize_t n = pwrite(w->file, data, (size_t)(bytes < room ? bytes : room), offset);
         if (n < 0 && errno == EINTR)
             continue;
+        /* A short write is continued; 0 bytes mean that the disk is full. */
         WF_CHECK(n > 0, WF_ERR_IO, "%s: cannot write: %s", w->c->temporary, strerror(n < 0 ? errno : ENOSPC));
         wf_file_sums(w->c->manifest.sums, 0, offset, data, n);
         write_back(w, offset, n);
@@ -214,6 +229,7 @@ static wf_status write_bytes(const writing *w, const unsigned char *data, int64_
     return WF_OK;
 }
 
+/* A run of elements that is contiguous in the file and in this rank's box. */
 static wf_status write_run(void *user, int64_t in_array, int64_t in_box, int64_t count)
 {
     const writing *w = user;
@@ -236,11 +252,13 @@ static wf_status write_pieces(wf_checkpoint *c, int file)
     for (int64_t i = 0; i < c->n_pieces; i++) {
         const wf_checkpoint_piece *p = &c->piece[i];
         const wf_manifest_entry *e = &c->manifest.entry[p->entry];
+        /* A piece is in the stage, or, without a thread, where the tensor has it. */
         const unsigned char *data = p->view ? p->view->data : c->stage + p->at;
         writing w = {c, file, data, e->offset, (int64_t)wf_dtype_size(e->dtype)};
         WF_TRY(wf_box_runs(e->shape, p->box, write_run, &w));
         c->manifest.sums[c->manifest.blocks] += (uint64_t)bytes_of(e, wf_box_shape(p->box));
     }
+    /* Rank 0 has the gaps; the others have none. */
     const writing w = {.c = c, .file = file};
     for (int64_t i = 0; i < c->n_gaps; i++)
         WF_TRY(write_bytes(&w, c->gap[i].data, c->gap[i].bytes, c->gap[i].offset));
@@ -252,6 +270,7 @@ static wf_status write_own(wf_checkpoint *c)
     const int file = open(c->temporary, O_RDWR | O_CLOEXEC);
     WF_CHECK(file >= 0, WF_ERR_IO, "%s: cannot open this file: %s", c->temporary, strerror(errno));
     wf_status status = write_pieces(c, file);
+    /* Data before name: a file that has its name is whole on disk. */
     if (status == WF_OK && fsync(file) != 0)
         status = WF_RAISE(WF_ERR_IO, "%s: cannot bring it to disk: %s", c->temporary, strerror(errno));
     if (close(file) != 0 && status == WF_OK)
@@ -259,6 +278,7 @@ static wf_status write_own(wf_checkpoint *c)
     return status;
 }
 
+/* The thread writes nothing but these fields, and `done` last. */
 static void *work(void *argument)
 {
     wf_checkpoint *c = argument;
@@ -273,6 +293,7 @@ void wf_checkpoint_write(wf_checkpoint *c)
 {
     atomic_store(&c->done, false);
     c->pending = true;
+    /* A thread that cannot be made is no failure: the program waits instead. */
     c->threaded = c->opts.async && wf_checkpoint_thread(&c->thread, work, c);
     if (!c->threaded)
         work(c);
@@ -292,6 +313,7 @@ static wf_status give_name(const wf_checkpoint *c)
     return wf_file_commit(c->temporary, c->path); /* a file system without links */
 }
 
+/* The manifest is the last part of the file: without it no reader takes the file. */
 static wf_status name_it(wf_checkpoint *c)
 {
     const int file = open(c->temporary, O_RDWR | O_CLOEXEC);
@@ -320,6 +342,7 @@ static wf_status check_written(const wf_checkpoint *c)
     return WF_OK;
 }
 
+/* The reduction adds checksums of blocks that several ranks wrote. */
 static wf_status commit(wf_checkpoint *c)
 {
     const wf_manifest *m = &c->manifest;
@@ -329,6 +352,7 @@ static wf_status commit(wf_checkpoint *c)
     return wf_bcast_status(c->comm, c->rank == 0 ? name_it(c) : WF_OK, 0);
 }
 
+/* Collective: all ranks come here in the same call. */
 wf_status wf_checkpoint_finish(wf_checkpoint *c)
 {
     if (!c->pending)
@@ -336,6 +360,7 @@ wf_status wf_checkpoint_finish(wf_checkpoint *c)
     if (c->threaded)
         pthread_join(c->thread, NULL);
     c->pending = false;
+    /* Views of tensors are let go before any message, so that the next step does not wait for it. */
     wf_checkpoint_release(c);
     const wf_status status = commit(c);
     if (status != WF_OK) {

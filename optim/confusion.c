@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* `local` counts since the last finish on this rank, `result` is what finish summed over the ranks. */
 struct wf_confusion {
     wf_comm *comm;
     int64_t classes;
@@ -46,6 +47,7 @@ void wf_confusion_free(wf_confusion *confusion)
     free(confusion);
 }
 
+/* Local: a wrong shape is told before the device is asked for anything. */
 static wf_status check_rows(const wf_confusion *confusion, const wf_var *scores, const wf_tensor *labels)
 {
     char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
@@ -63,7 +65,7 @@ static wf_status check_rows(const wf_confusion *confusion, const wf_var *scores,
     return WF_OK;
 }
 
-/* Adds all rows or none. */
+/* Adds all rows or none: a caller that goes on after an error has counts of whole batches. */
 static wf_status count_all(wf_confusion *confusion, int64_t rows, const int64_t *label, const int64_t *predicted,
                            const wf_label_opts *opts)
 {
@@ -77,6 +79,7 @@ static wf_status count_all(wf_confusion *confusion, int64_t rows, const int64_t 
     return WF_OK;
 }
 
+/* Any integer type, made 64-bit on the device. */
 static wf_status read_rows(const wf_tensor *from, int64_t *to)
 {
     wf_tensor *wide = wf_tensor_copy(from, WF_I64, WF_ROW_MAJOR);
@@ -94,6 +97,7 @@ wf_status wf_confusion_add(wf_confusion *confusion, wf_var *scores, const wf_ten
     WF_TRY(check_rows(confusion, scores, labels));
     const int64_t rows = wf_tensor_count(labels);
     const size_t bytes = 2 * (size_t)rows * sizeof(int64_t);
+    /* A rank without samples still takes part in finish. */
     if (rows == 0)
         return WF_OK;
     const wf_var *best = wf_argmax_over(scores, WF_DIMS(1), false);
@@ -110,6 +114,7 @@ wf_status wf_confusion_add(wf_confusion *confusion, wf_var *scores, const wf_ten
     return status;
 }
 
+/* Collective. The counts begin anew, for the next evaluation. */
 wf_status wf_confusion_finish(wf_confusion *confusion)
 {
     WF_NEED(confusion);
@@ -119,6 +124,7 @@ wf_status wf_confusion_finish(wf_confusion *confusion)
     return wf_allreduce_i64(confusion->comm, confusion->result, cells, WF_SUM);
 }
 
+/* Numbers outside of the matrix count 0. */
 int64_t wf_confusion_count(const wf_confusion *confusion, int64_t label, int64_t predicted)
 {
     const int64_t classes = confusion ? confusion->classes : 0;
@@ -126,6 +132,8 @@ int64_t wf_confusion_count(const wf_confusion *confusion, int64_t label, int64_t
     return within ? confusion->result[label * classes + predicted] : 0;
 }
 
+/* right: predicted as their own class; wrong: of another class and predicted as this one; missed: of this class and
+ * predicted as another. */
 typedef struct outcomes {
     int64_t right, wrong, missed;
 } outcomes;
@@ -141,6 +149,8 @@ static outcomes outcomes_of(const wf_confusion *confusion, int64_t class_number)
     return o;
 }
 
+/* precision = right / (right + wrong), recall = right / (right + missed), F1 = 2 right / (2 right + wrong + missed);
+ * NaN for a class that does not occur, which a macro average leaves out. */
 static double metric_of(outcomes o, wf_class_metric metric)
 {
     const int64_t wrong = metric == WF_RECALL ? 0 : o.wrong, missed = metric == WF_PRECISION ? 0 : o.missed;
@@ -155,6 +165,7 @@ double wf_confusion_of_class(const wf_confusion *confusion, wf_class_metric metr
     return metric_of(outcomes_of(confusion, class_number), metric);
 }
 
+/* Each class counts the same; a micro average counts each row the same. */
 double wf_confusion_macro(const wf_confusion *confusion, wf_class_metric metric)
 {
     double sum = 0, present = 0;

@@ -42,6 +42,7 @@ void wf_ema_free(wf_ema *ema)
     free(ema);
 }
 
+/* State 0 of the optimizer is the average. */
 static wf_tensor *average_of(const wf_ema *ema, int64_t i)
 {
     return ema->averages->slot[ema->averages->slot_of[i]].state[0];
@@ -59,13 +60,15 @@ static wf_status bind_averages(const wf_ema *ema)
     return WF_OK;
 }
 
+/* While swapped, the parameters are averages: an update would average averages. */
 static wf_status check_not_swapped(const wf_ema *ema, const char *what)
 {
     WF_CHECK(!ema->swapped, WF_ERR_STATE, "%s while the moving averages are swapped in; call wf_ema_swap before", what);
     return WF_OK;
 }
 
-/* Averages are 0 before the first update, whose rate of 1 makes them exactly the parameters. */
+/* Averages are 0 before the first update, whose rate of 1 makes them exactly the parameters. With warm-up the decay
+ * rises as (1 + t) / (10 + t), as in TensorFlow. grad_scale -1 and decay 1 make the gradient of the kernel p - g. */
 static wf_status choose_rate(void *own, double number, void *value)
 {
     const wf_ema *ema = own;
@@ -76,11 +79,13 @@ static wf_status choose_rate(void *own, double number, void *value)
     return WF_OK;
 }
 
+/* Checked again in each replay, since the host swaps between them. */
 static wf_status check_replay(void *own, double number, void *value)
 {
     return check_not_swapped(own, "an update");
 }
 
+/* Counted by a host operation, so replays count too. */
 static wf_status count_update(void *own, double number, void *value)
 {
     ((wf_ema *)own)->averages->steps++;
@@ -101,9 +106,11 @@ wf_status wf_ema_update(wf_ema *ema)
     for (int64_t i = 0; i < o->n; i++) {
         const wf_tensor *value = wf_param_value(o->target[i]);
         WF_NEED(value);
+        /* p and g in the roles of the kernel of SGD. */
         o->segment[i] = (wf_optim_segment){
             .p = average_of(ema, i)->data, .g = value->data, .n = wf_shape_count(o->target[i]->shape)};
     }
+    /* Three host operations around one kernel: a captured step replays all of them in this order. */
     WF_TRY(wf_ctx_capture_host_op(o->ctx, (wf_host_op){.act = check_replay, .own = ema, .check = true}));
     WF_TRY(wf_ctx_capture_host_op(
         o->ctx,
@@ -112,6 +119,7 @@ wf_status wf_ema_update(wf_ema *ema)
     return wf_ctx_capture_host_op(o->ctx, (wf_host_op){.act = count_update, .own = ema, .undo = uncount_update});
 }
 
+/* Through a third tensor, since both keep their memory: optimizers and layers point to it. */
 static wf_status swap_contents(wf_tensor *a, wf_tensor *b)
 {
     wf_tensor *held = wf_tensor_new_ordered(a->ctx, a->dtype, a->shape, a->order);

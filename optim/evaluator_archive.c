@@ -21,7 +21,7 @@ static wf_status visit_host(wf_ctx *ctx, wf_archive *archive, const char *name, 
     return wf_archive_loading(archive) ? wf_tensor_export(tensor, host, bytes) : WF_OK;
 }
 
-/* Loading empties the list first; it then has the archive's names, and sums of 0. */
+/* Loading empties the list first; it then has the archive's names, and sums of 0, to which values are added. */
 static wf_status visit_names(wf_ctx *ctx, wf_sums *sums, int64_t n, wf_archive *archive)
 {
     char *names = wf_calloc(ctx, (size_t)n, WF_SUM_NAME);
@@ -42,6 +42,7 @@ static wf_status visit_names(wf_ctx *ctx, wf_sums *sums, int64_t n, wf_archive *
     return status;
 }
 
+/* A number beyond the bound is damage: memory is taken by it next. */
 static wf_status visit_count(wf_sums *sums, wf_archive *archive, int64_t *n)
 {
     *n = sums->n;
@@ -52,6 +53,7 @@ static wf_status visit_count(wf_sums *sums, wf_archive *archive, int64_t *n)
     return WF_OK;
 }
 
+/* Pairs of sum and weight. */
 static void values_take(const wf_sums *sums, double *values)
 {
     for (int64_t i = 0; i < sums->n; i++) {
@@ -90,7 +92,8 @@ wf_status wf_sums_visit(wf_ctx *ctx, wf_sums *sums, wf_archive *archive)
 
 /* --- The sums of every rank --------------------------------------------------------------------------------------- */
 
-/* Gives all ranks the same names in the same order, that of wf_evaluator_finish. */
+/* Gives all ranks the same names in the same order, that of wf_evaluator_finish: first rank 0's, then what other ranks
+ * have beyond them. */
 static wf_status unite(wf_evaluator *evaluator, int64_t most, char *all)
 {
     wf_comm *comm = evaluator->comm;
@@ -131,7 +134,8 @@ static wf_status unite_names(wf_evaluator *evaluator)
     return status;
 }
 
-/* values: room for `ranks` times the list. [ranks, n, 2] in the archive. */
+/* values: room for `ranks` times the list. [ranks, n, 2] in the archive. Loaded by another number of ranks, the first
+ * takes the sums of all. */
 static wf_status visit_values(wf_evaluator *evaluator, int64_t ranks, double *values, wf_archive *archive)
 {
     wf_sums *sums = &evaluator->local;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/* A copy is visited and checked before the optimizer has it. */
 static wf_status visit_schedule(wf_optim *optim, wf_archive *archive)
 {
     wf_schedule_opts s = optim->schedule;
@@ -29,6 +30,7 @@ static wf_status visit_schedule(wf_optim *optim, wf_archive *archive)
     return WF_OK;
 }
 
+/* The optimizer's kind first: states of another kind have other meanings. */
 static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
 {
     const int64_t own = wf_optim_rule_number(optim->rule);
@@ -46,7 +48,7 @@ static wf_status visit_scalars(wf_optim *optim, wf_archive *archive)
     return WF_OK;
 }
 
-/* A state tensor has the same part of the global tensor as its parameter. */
+/* A state tensor has the same part of the global tensor as its parameter, so another partition finds its own part. */
 static wf_status archive_tensor(const wf_param *param, wf_archive *archive, const char *name, wf_tensor *state)
 {
     if (!param->shard_axes)
@@ -54,7 +56,7 @@ static wf_status archive_tensor(const wf_param *param, wf_archive *archive, cons
     return wf_archive_part(archive, name, state, (wf_archive_place){.global = param->global, .box = param->box});
 }
 
-/* Archives hold whole states. */
+/* Archives hold whole states: sharded ones are gathered, saved, and cut again. */
 static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_param *param, int s, wf_archive *archive)
 {
     const char *name = optim->rule->states[s];
@@ -68,6 +70,7 @@ static wf_status visit_state(wf_optim *optim, wf_optim_slot *slot, const wf_para
     return status;
 }
 
+/* One group for each part of the path, as HDF5 has them. */
 wf_status wf_optim_enter_path(wf_archive *archive, const char *path, int *depth)
 {
     char name[256];
@@ -110,6 +113,7 @@ wf_status wf_optim_states_archive(wf_optim *optim, wf_archive *archive)
 static wf_status visit(wf_optim *optim, wf_archive *archive)
 {
     WF_NEED(archive);
+    /* Sums that are on their way are on no rank yet. */
     WF_CHECK(!optim->distributed || !optim->distributed->pending(optim), WF_ERR_STATE,
              "an archive of an optimizer whose gradients are in flight (double_buffering); call wf_optim_flush before");
     /* Slots exist from the first step on; an optimizer that loads has none yet. */
@@ -127,6 +131,7 @@ wf_status wf_optim_visit(void *optim, wf_archive *archive)
     return wf_optim_archive(optim, archive);
 }
 
+/* Collective if states are sharded. */
 wf_status wf_optim_archive(wf_optim *optim, wf_archive *archive)
 {
     WF_NEED(optim);

@@ -1,5 +1,6 @@
-/* Checks that ranks which compute the same stay equal: that they draw the same random numbers, in every step, and
- * that their parameters have the same bits, now and then. It never repairs a difference; it reports it. */
+/* Checks that ranks which compute the same stay equal: that they draw the same random numbers, in every step, and that
+ * their parameters have the same bits, now and then. It never repairs a difference; it reports it. A difference between
+ * replicas does not show in the loss for a long time, and then as a model that does not learn. */
 #include "core/captured_author.h"
 #include "core/log.h"
 #include "layers/layer_author.h"
@@ -14,10 +15,12 @@ enum { TEXT = 512, WHERE = 160 };
 
 /* --- set-up ------------------------------------------------------------------------------------------------------- */
 
+/* What initial values and draws are made from. */
 typedef struct origin {
     uint64_t seed, root, roots, drawn; /* drawn: parts of parameters have values */
 } origin;
 
+/* Local. */
 static wf_status origin_of(const wf_optim *optim, origin *mine)
 {
     wf_param *const *params;
@@ -27,6 +30,7 @@ static wf_status origin_of(const wf_optim *optim, origin *mine)
     mine->seed = optim->ctx->seed;
     mine->root = wf_layer_root(optim->model);
     mine->roots = optim->ctx->roots;
+    /* Any value of a sharded parameter that exists when optimizers are made. */
     for (int64_t i = 0; i < n; i++)
         /* Parts of a sharded parameter that were drawn with another seed cannot be mended by a broadcast of rank 0's
          * value. */
@@ -34,9 +38,11 @@ static wf_status origin_of(const wf_optim *optim, origin *mine)
     return WF_OK;
 }
 
+/* Ranks that have drawn nothing yet take rank 0's numbers. */
 static wf_status check_origins(const wf_comm *comm, const origin *all, uint64_t *roots)
 {
     for (int r = 0; r < wf_comm_size(comm); r++) {
+        /* New models get numbers that no rank has used. */
         *roots = all[r].roots > *roots ? all[r].roots : *roots;
         WF_CHECK((all[r].seed == all[0].seed && all[r].root == all[0].root) || (!all[r].drawn && !all[0].drawn),
                  WF_ERR_COMM,
@@ -61,6 +67,7 @@ wf_status wf_agree_draws(wf_comm *comm, wf_optim *optim, bool *agreed)
         *agreed = true;
         status = check_origins(comm, all, &roots);
     }
+    /* Before any message of training: from here on all draw alike. */
     if (status == WF_OK) {
         *agreed = false;
         optim->ctx->seed = all[0].seed;
@@ -73,6 +80,7 @@ wf_status wf_agree_draws(wf_comm *comm, wf_optim *optim, bool *agreed)
 
 /* --- a step ------------------------------------------------------------------------------------------------------- */
 
+/* Bits of a hash ride as numbers in the trailer of the last bucket: comparing costs no message. */
 void wf_draws_put(const wf_optim *optim, const wf_var *loss, bool compares, wf_draws_record *record, double *trailer)
 {
     int64_t n;
@@ -87,6 +95,7 @@ void wf_draws_put(const wf_optim *optim, const wf_var *loss, bool compares, wf_d
                                 .iteration = wf_tape_iteration(loss->tape),
                                 .count = n,
                                 .samples = loss->value->layout.known && !loss->loss_counted ? loss->loss_count : 0};
+    /* The streams of all draws of the step, in their order. */
     for (int64_t i = 0; i < n; i++)
         record->hash = wf_hash_u64(record->hash, draw[i].stream);
     uint64_t hash = wf_hash_u64(wf_hash_u64(record->seed, (uint64_t)record->iteration), record->hash);
@@ -118,7 +127,8 @@ static void describe_draw(char text[WHERE], const wf_draw *draw)
         snprintf(text, WHERE, "outside of all layers");
 }
 
-/* Finds the first draw in which ranks a and b differ, by its stream, and fails with where both made it. */
+/* Finds the first draw in which ranks a and b differ, by its stream, and fails with where both made it. All ranks walk
+ * along, in step, as each comparison is a collective. */
 static wf_status name_draw(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, int a, int b, int64_t most)
 {
     const int size = wf_comm_size(comm);
@@ -146,6 +156,7 @@ static wf_status name_draw(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, int a
     return status;
 }
 
+/* Two ranks whose records differ; there are such, since the sums differed. */
 static wf_status name_record(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, const wf_draws_record *all)
 {
     const int size = wf_comm_size(comm);
@@ -172,6 +183,7 @@ static wf_status name_record(wf_comm *comm, wf_ctx *ctx, const wf_var *loss, con
     return name_draw(comm, ctx, loss, a, b, x->count > y->count ? x->count : y->count);
 }
 
+/* Exact: the sums are of 0 and 1, far below 2^53. */
 wf_status wf_draws_check(wf_comm *comm, wf_optim *optim, const wf_var *loss, const wf_draws_record *record,
                          const double *trailer)
 {
@@ -190,7 +202,8 @@ wf_status wf_draws_check(wf_comm *comm, wf_optim *optim, const wf_var *loss, con
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
-/* The first element in which two dense tensors differ, into text. */
+/* The first element in which two dense tensors differ, into text. Two copies on the host, compared by bytes, as NaN
+ * differs from itself. */
 static wf_status name_element(const wf_comm *comm, const wf_param *param, const wf_tensor *first, char text[TEXT],
                               int other)
 {
@@ -216,7 +229,8 @@ out:
     return status;
 }
 
-/* On the first rank of `same` whose value is not that of the first of them: what differs. Collective there. */
+/* On the first rank of `same` whose value is not that of the first of them: what differs. Collective there. Only ranks
+ * of `same` come here, in which a difference was found. */
 static wf_status name_value(wf_comm *comm, wf_comm *same, wf_param *param, int64_t hash, int64_t parted,
                             char text[TEXT])
 {
@@ -245,7 +259,7 @@ static wf_status name_value(wf_comm *comm, wf_comm *same, wf_param *param, int64
 }
 
 /* Parameters that are sharded over the same axes: hash[i] and its complement, of which the smallest of all ranks are
- * the smallest and the largest hash. */
+ * the smallest and the largest hash. Hashes of all parameters of the group in one reduction. */
 static wf_status compare_group(wf_comm *comm, wf_comm *same, int64_t n, wf_param **param, int64_t *hash,
                                char text[TEXT])
 {
@@ -272,6 +286,7 @@ typedef struct room {
 static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *optim, const room *r, char text[TEXT])
 {
     const unsigned axes = wf_grad_axes(mesh);
+    /* Every set of axes over which some parameter is sharded has ranks of its own that hold equal parts. */
     for (unsigned sharded = 0; sharded < 1u << WF_AXES; sharded++) {
         int64_t n = 0;
         for (int64_t i = 0; i < optim->n; i++)
@@ -289,7 +304,7 @@ static wf_status compare_groups(const wf_mesh *mesh, wf_comm *comm, wf_optim *op
     return WF_OK;
 }
 
-/* What one rank has found becomes known on all ranks. */
+/* What one rank has found becomes known on all ranks; of several findings that of the lowest rank. */
 static wf_status tell(wf_comm *comm, char text[TEXT])
 {
     int64_t finder = *text ? wf_comm_rank(comm) : INT64_MAX;

@@ -1,5 +1,5 @@
-/* Sharded optimizer state (ZeRO stage 1): a rank has the sums, the state and the update of its part of every bucket.
- * The parameters lie in one flat buffer, in which the updated parts are gathered. */
+/* Sharded optimizer state (Rajbhandari et al. 2020, ZeRO stage 1): a rank has the sums, the state and the update of its
+ * part of every bucket. The parameters lie in one flat buffer, in which the updated parts are gathered. */
 #include "comm/comm_author.h"
 #include "optim/multi_node_impl.h"
 
@@ -28,6 +28,7 @@ static wf_status bring_together(const wf_optim *optim, const wf_optim_slot *slot
     return wf_allreduce_raw(slot->comm, whole->data, whole->data, wf_tensor_count(whole), whole->dtype, WF_SUM);
 }
 
+/* Collective over the ranks that share the slot; needed for archives and when buckets change. */
 wf_tensor *wf_slot_whole(const wf_optim *optim, const wf_optim_slot *slot, const wf_param *param, int s)
 {
     if (!slot->comm && slot->state[s])
@@ -41,6 +42,7 @@ wf_tensor *wf_slot_whole(const wf_optim *optim, const wf_optim_slot *slot, const
     return wf_error_null();
 }
 
+/* Takes the whole state and keeps this rank's elements; not sharded, the tensor itself. */
 wf_status wf_slot_keep(const wf_optim *optim, wf_optim_slot *slot, int s, wf_tensor *whole)
 {
     WF_NEED(whole);
@@ -52,6 +54,7 @@ wf_status wf_slot_keep(const wf_optim *optim, wf_optim_slot *slot, int s, wf_ten
     return slot->comm ? copy_elements(optim, whole, slot->lo, kept, 0, slot->hi - slot->lo) : WF_OK;
 }
 
+/* The old slot may be whole, sharded at other bounds, or without state. */
 static wf_status shard_state(const wf_optim *optim, const wf_optim_slot *old, wf_optim_slot *slot,
                              const wf_param *param, int s)
 {
@@ -67,6 +70,7 @@ static wf_status shard_state(const wf_optim *optim, const wf_optim_slot *old, wf
     return wf_tensor_fill(slot->state[s], 0);
 }
 
+/* The list is short, and this happens when buckets are made. */
 static int64_t place_of(const wf_grads *grads, const wf_param *param)
 {
     int64_t place = 0;
@@ -92,6 +96,7 @@ static wf_status shard_states(wf_buckets *all)
         const char *const *names = optim->rule->states;
         wf_optim_slot *slot = &optim->slot[optim->slot_of[i]];
         const wf_optim_slot old = *slot;
+        /* A parameter that is not in a bucket is whole on this rank. */
         slot->comm = bucket ? bucket->comm : NULL;
         slot->lo = bucket ? within(bucket->lo - base, 0, n) : 0;
         slot->hi = bucket ? within(bucket->hi - base, 0, n) : n;
@@ -121,6 +126,7 @@ static wf_status adopt_storage(const wf_buckets *all, int64_t i)
     return status;
 }
 
+/* Called before a step: a parameter that got a new value tensor lies elsewhere. */
 wf_status wf_shards_adopt(wf_buckets *all)
 {
     const wf_grads *grads = all->optim->grads;
@@ -134,6 +140,7 @@ wf_status wf_shards_adopt(wf_buckets *all)
 
 /* --- parts ------------------------------------------------------------------------------------------------------- */
 
+/* Parts of whole cache lines: two ranks' kernels never write one line, and vectors need no remainder. */
 static void shard_bucket(wf_bucket *bucket, const int64_t *offset, int64_t line)
 {
     const int64_t base = offset[bucket->first], lines = (offset[bucket->last] - base) / line;
@@ -148,6 +155,7 @@ static void shard_bucket(wf_bucket *bucket, const int64_t *offset, int64_t line)
     bucket->hi = base + bucket->shard[wf_comm_rank(bucket->comm) + 1];
 }
 
+/* After buckets were made; sizes follow from the communicator, so all ranks come to the same bounds. */
 wf_status wf_shards_plan(wf_buckets *all)
 {
     wf_optim *optim = all->optim;

@@ -7,6 +7,7 @@
 #define STORED_MOST 65535u /* bytes of a stored block of deflate (RFC 1951) */
 #define ADLER_MOD   65521u
 
+/* A failure is kept in `failed`, so that callers check once, at the end. */
 void wf_bytes_add(wf_bytes *b, const void *data, size_t count)
 {
     if (b->failed || count == 0)
@@ -50,6 +51,7 @@ static void add_big_endian(wf_bytes *b, uint32_t value)
     wf_bytes_add(b, (unsigned char[]){value >> 24 & 255, value >> 16 & 255, value >> 8 & 255, value & 255}, 4);
 }
 
+/* Length, type, content, checksum of type and content (PNG, section 5.3). */
 static void add_chunk(wf_bytes *b, const char type[4], const wf_bytes *content)
 {
     add_big_endian(b, (uint32_t)content->count);
@@ -69,12 +71,14 @@ static uint32_t adler_sum(const wf_bytes *b)
     return high << 16 | low;
 }
 
-/* Rows with their filter bytes (none) as a stream of zlib (RFC 1950) of stored blocks. */
+/* Rows with their filter bytes (none) as a stream of zlib (RFC 1950) of stored blocks: not compressed, since pictures
+ * of a report are small. */
 static void add_stream(wf_bytes *b, const wf_bytes *rows)
 {
     wf_bytes_add(b, (unsigned char[]){0x78, 0x01}, 2);
     for (size_t at = 0; at < rows->count;) {
         const size_t left = rows->count - at, n = left < STORED_MOST ? left : STORED_MOST;
+        /* A stored block: last or not, length, and its complement. */
         const unsigned char head[] = {n == left, n & 255, n >> 8, ~n & 255, ~n >> 8 & 255};
         wf_bytes_add(b, head, sizeof head);
         wf_bytes_add(b, rows->data + at, n);
@@ -84,6 +88,7 @@ static void add_stream(wf_bytes *b, const wf_bytes *rows)
     b->failed = b->failed || rows->failed;
 }
 
+/* 8 bits, grey or RGB, no palette, no interlace. */
 void wf_png_add(wf_bytes *b, const wf_sheet *sheet)
 {
     wf_bytes header = {0}, rows = {0}, stream = {0};

@@ -12,6 +12,7 @@
 
 #define LINE_POINT_NS 100000000 /* between two points of the device in the time line */
 
+/* Monotonic: a clock that is set during a run changes no rate and no end. */
 double wf_trainer_clock(void)
 {
     struct timespec now;
@@ -21,6 +22,7 @@ double wf_trainer_clock(void)
 
 /* --- Life --------------------------------------------------------------------------------------------------------- */
 
+/* All ranks are given the same options, so all fail here alike, before anything is sent. */
 static wf_status check_opts(const wf_trainer_opts *o)
 {
     WF_CHECK(o->epoch_length >= 0 && o->epochs >= 0 && o->iterations >= 0 && o->line_seconds >= 0, WF_ERR_ARGUMENT,
@@ -42,7 +44,8 @@ bool wf_trainer_has_epochs(const wf_trainer *t)
     return t->opts.epoch_length > 0 || t->opts.length_at;
 }
 
-/* Iterations of an epoch; 0: there are no epochs. */
+/* Iterations of an epoch; 0: there are no epochs. Asked again whenever it is needed: lengths may come from a data set
+ * that changes. */
 static int64_t length_of(const wf_trainer *t, int64_t epoch)
 {
     return t->opts.length_at ? t->opts.length_at(t->opts.length_user, epoch) : t->opts.epoch_length;
@@ -66,9 +69,11 @@ static wf_status set_up_trainer(wf_trainer *t, wf_trainer_opts opts)
     wf_when *report = &t->opts.report;
     t->opts = opts;
     t->opts.line_seconds = opts.line_seconds > 0 ? opts.line_seconds : 5;
+    /* Without an answer to when, a report at the end of each epoch, and of the run. */
     if (!report->iterations && !report->epochs && report->share == 0 && !report->end)
         *report = (wf_when){.epochs = wf_trainer_has_epochs(t), .end = true};
     WF_TRY(check_when(t, *report, "the report"));
+    /* Strings are copied: the program's may be gone when they are needed. */
     snprintf(t->unit, sizeof t->unit, "%s", opts.unit ? opts.unit : "samples");
     t->log_path = opts.log ? wf_strdup(t->ctx, opts.log) : NULL;
     t->timeline = opts.timeline ? wf_strdup(t->ctx, opts.timeline) : NULL;
@@ -100,6 +105,7 @@ wf_trainer *wf_trainer_new(wf_comm *comm, wf_train_function step, void *user, wf
     return wf_error_null();
 }
 
+/* Takes a trainer of which a part was made. */
 void wf_trainer_free(wf_trainer *trainer)
 {
     wf_trainer *t = trainer;
@@ -134,18 +140,22 @@ wf_status wf_trainer_add_hook(wf_trainer *trainer, const char *name, wf_train_fu
     if (!longer)
         return wf_error_code();
     t->hook = longer;
+    /* The list is longer already and its number is not: a failure here leaves no half entry. */
     char *copy = wf_strdup(t->ctx, name);
     if (!copy)
         return wf_error_code();
+    /* -1 is no iteration, so a hook that is due runs once in each. */
     t->hook[t->n_hooks++] = (wf_trainer_hook){.name = copy, .run = hook, .user = user, .when = when, .ran = -1};
     return WF_OK;
 }
 
+/* A struct is filled before the trainer has it, so that a failure leaves the trainer without a best model. */
 static wf_status watch_metric(wf_trainer *t, const char *name, wf_best_opts opts)
 {
     const int64_t patience = opts.patience ? opts.patience : INT64_MAX;
     wf_trainer_watch best = {.model = opts.model, .averages = opts.averages, .name = wf_strdup(t->ctx, name)};
     best.path = opts.path ? wf_strdup(t->ctx, opts.path) : NULL;
+    /* Each failure of a copy leaves `stop` NULL. */
     if (best.name && (best.path || !opts.path))
         best.stop = wf_early_stop_new(
             t->comm, (wf_early_stop_opts){.patience = patience, .least = opts.least, .larger = opts.larger});
@@ -196,13 +206,15 @@ static int64_t add_epochs(int64_t sum, int64_t epochs, int64_t length)
 }
 
 /* The last iteration of the last epoch. Epochs further ahead than LOOKED_AHEAD count as long as the last one before
- * them; the number becomes exact when the run comes near its end. Epochs beyond `most` iterations are not asked for. */
+ * them; the number becomes exact when the run comes near its end. Epochs beyond `most` iterations are not asked for. A
+ * resumed run begins inside of an epoch: `iteration - index` is where that began. */
 static int64_t end_of_epochs(const wf_trainer *t, int64_t most)
 {
     int64_t sum = t->iteration - t->index, length = t->opts.epoch_length, e = t->epoch;
     if (t->opts.length_at)
         for (; e < t->opts.epochs && e - t->epoch < LOOKED_AHEAD && sum < most; e++) {
             length = length_of(t, e);
+            /* Ends early, so a program of a billion epochs costs nothing. */
             sum = add_epochs(sum, 1, length);
         }
     return e < t->opts.epochs ? add_epochs(sum, t->opts.epochs - e, length) : sum;
@@ -220,6 +232,7 @@ static void count_total(wf_trainer *t)
     t->total = epochs < most ? epochs : most;
 }
 
+/* A run that was asked to stop has its end where it is. */
 int64_t wf_trainer_total(const wf_trainer *t)
 {
     return t->stopping ? t->iteration : t->total;
@@ -227,7 +240,8 @@ int64_t wf_trainer_total(const wf_trainer *t)
 
 /* --- State -------------------------------------------------------------------------------------------------------- */
 
-/* Rounds the place in an epoch of another length as wf_iter_archive does. */
+/* Rounds the place in an epoch of another length as wf_iter_archive does, so that loop and data stay together when a
+ * run continues with another number of ranks or batch size. */
 static wf_status set_place(wf_trainer *t, int64_t length)
 {
     WF_CHECK(t->iteration >= 0 && t->epoch >= 0 && t->index >= 0 && length >= 0 && t->log_bytes >= 0, WF_ERR_FORMAT,
@@ -246,6 +260,7 @@ static wf_status set_place(wf_trainer *t, int64_t length)
 
 static wf_status visit_counts(wf_trainer *t, wf_archive *archive)
 {
+    /* One list of entries saves and loads; what is loaded is checked after all of it is there. */
     int64_t length = length_of(t, t->epoch), stopping = t->stopping, best = t->best.iteration;
     double seconds = wf_trainer_seconds(t);
     WF_TRY(wf_archive_i64(archive, "iteration", &t->iteration));
@@ -260,8 +275,10 @@ static wf_status visit_counts(wf_trainer *t, wf_archive *archive)
         return WF_OK;
     t->stopping = stopping != 0;
     t->best.iteration = best;
+    /* Seconds of earlier runs; those of this one are added by wf_trainer_seconds. */
     t->before = seconds;
     t->reported = 0;
+    /* A hook may be due again in the iteration at which the run continues. */
     for (int64_t i = 0; i < t->n_hooks; i++)
         t->hook[i].ran = -1;
     return set_place(t, length);
@@ -269,6 +286,7 @@ static wf_status visit_counts(wf_trainer *t, wf_archive *archive)
 
 static wf_status visit(wf_trainer *t, wf_archive *archive)
 {
+    /* Variables that wait on the device are observed first, so that the archive has their numbers. */
     WF_TRY(wf_trainer_read(t));
     WF_TRY(visit_counts(t, archive));
     WF_TRY(wf_archive_enter(archive, "observed"));
@@ -277,6 +295,7 @@ static wf_status visit(wf_trainer *t, wf_archive *archive)
     WF_TRY(wf_archive_enter(archive, "latest"));
     WF_TRY(wf_sums_visit(t->ctx, &t->latest, archive));
     WF_TRY(wf_archive_leave(archive));
+    /* Readings of devices belong to the ranks that made them. */
     if (wf_archive_loading(archive))
         wf_trainer_forget_device(t);
     if (!t->best.stop)
@@ -286,6 +305,7 @@ static wf_status visit(wf_trainer *t, wf_archive *archive)
     return wf_archive_leave(archive);
 }
 
+/* Saving may fail on one rank, which must tell the others; loading fails on all alike. */
 wf_status wf_trainer_visit(void *trainer, wf_archive *archive)
 {
     wf_trainer *t = trainer;
@@ -297,6 +317,7 @@ wf_status wf_trainer_visit(void *trainer, wf_archive *archive)
 
 /* --- The loop ----------------------------------------------------------------------------------------------------- */
 
+/* All ranks get the same answer: stopping comes from a report, time from rank 0's clock, the rest is counted. */
 static bool ended(const wf_trainer *t)
 {
     const wf_trainer_opts *o = &t->opts;
@@ -304,6 +325,7 @@ static bool ended(const wf_trainer *t)
            (o->epochs > 0 && t->epoch >= o->epochs);
 }
 
+/* Called after the counts went up, so the first iteration is 1. */
 static bool due(const wf_trainer *t, wf_when when, bool last)
 {
     return (when.iterations > 0 && t->iteration % when.iterations == 0) ||
@@ -311,7 +333,7 @@ static bool due(const wf_trainer *t, wf_when when, bool last)
            (when.end && last);
 }
 
-/* The name of the hook goes along with its error to all ranks. */
+/* The name of the hook goes along with its error to all ranks. hook->ran is set also if it fails. */
 static wf_status run_hook(wf_trainer *t, wf_trainer_hook *hook)
 {
     char message[512];
@@ -320,12 +342,14 @@ static wf_status run_hook(wf_trainer *t, wf_trainer_hook *hook)
     hook->ran = t->iteration;
     if (!swapped && wf_ema_swapped(t->opts.ema))
         t->swapper = hook->name;
+    /* The error is this rank's own, and gets the hook's name; one that came from another rank has its words already. */
     if (status == WF_OK || wf_comm_alive(t->comm) != WF_OK)
         return status;
     wf_error_save(&status, message, sizeof message);
     WF_FAIL(status, "%s, after iteration %lld: %s", hook->name, (long long)t->iteration, message);
 }
 
+/* Hooks before the report observe values, those after it read its means. */
 static wf_status run_hooks(wf_trainer *t, bool after, bool last, bool *any)
 {
     for (int64_t i = 0; i < t->n_hooks; i++) {
@@ -342,6 +366,7 @@ static wf_status round_of_hooks(wf_trainer *t, bool last)
 {
     bool any = false;
     WF_TRY(run_hooks(t, false, last, &any));
+    /* A second round after the report ends the run reports only if a hook observed something. */
     if (due(t, t->opts.report, last) && (any || t->reported != t->iteration))
         WF_TRY(wf_trainer_report(t));
     return run_hooks(t, true, last, &any);
@@ -360,6 +385,7 @@ static wf_status save(wf_trainer *t)
     if (!t->checkpoint)
         return WF_OK;
     const wf_status status = wf_checkpoint_step(t->checkpoint, t->iteration, &t->left);
+    /* A full disk ends no run; but if the run is to leave, what is lost is the result of it. */
     if (status != WF_ERR_IO)
         return status;
     if (t->left) {
@@ -379,6 +405,7 @@ static wf_status save_parameters(wf_trainer *t)
 {
     if (!wf_ema_swapped(t->opts.ema))
         return save(t);
+    /* Swaps the averages out, saves, and swaps them in again only if the program goes on with them. */
     WF_TRY(wf_ema_swap(t->opts.ema));
     WF_TRY(save(t));
     if (ended(t) || t->left)
@@ -392,6 +419,7 @@ static wf_status save_parameters(wf_trainer *t)
     return WF_OK;
 }
 
+/* Epochs may have different lengths: the next one's is asked for when it begins. */
 static void count_iteration(wf_trainer *t)
 {
     t->iteration++;
@@ -404,7 +432,8 @@ static void count_iteration(wf_trainer *t)
     }
 }
 
-/* A point costs microseconds; ten a second are enough to see what goes on. */
+/* A point costs microseconds; ten a second are enough to see what goes on. Time since the last point, not iterations: a
+ * fast loop would fill the file. */
 static void watch_device(wf_trainer *t)
 {
     if (!t->opts.device_statistics || !t->profiler || wf_profile_clock() - t->line.ns < LINE_POINT_NS)
@@ -413,6 +442,8 @@ static void watch_device(wf_trainer *t)
     wf_profiler_point(t->profiler, &point);
 }
 
+/* The order matters: averages take the step's parameters, counts go up before anything is due, and the checkpoint comes
+ * after all that the iteration has observed. */
 static wf_status iterate(wf_trainer *t)
 {
     WF_TRY(t->step(t, t->user));
@@ -421,6 +452,7 @@ static wf_status iterate(wf_trainer *t)
     count_iteration(t);
     WF_TRY(wf_trainer_share_step(t));
     watch_device(t);
+    /* Time in hooks and saves is left out of the rate. */
     const double start = wf_trainer_clock();
     WF_TRY(after_step(t));
     WF_TRY(save_parameters(t));
@@ -431,6 +463,7 @@ static wf_status iterate(wf_trainer *t)
 
 static wf_status run_training(wf_trainer *t)
 {
+    /* Set again for each run of one trainer, which may be continued. */
     t->start = wf_trainer_clock();
     t->begun = t->iteration;
     t->samples = 0;
@@ -463,7 +496,8 @@ static wf_status run_measured(wf_trainer *t)
     return status;
 }
 
-/* The barrier brings the failure of a rank in the last iteration to the others. */
+/* The barrier brings the failure of a rank in the last iteration to the others. Paths are tried before the first step:
+ * a run of days should not end with a file that cannot be written. */
 wf_status wf_trainer_run(wf_trainer *trainer)
 {
     wf_trainer *t = trainer;
@@ -475,6 +509,7 @@ wf_status wf_trainer_run(wf_trainer *trainer)
     WF_TRY(wf_trainer_log_open(t));
     if (t->opts.device_statistics && !t->ctx->k->host)
         t->nvml = wf_nvml_open();
+    /* The failure of a rank is posted, so that the others end, too. */
     wf_status status = wf_comm_post_failure(t->comm, run_measured(t));
     wf_nvml_close(t->nvml);
     t->nvml = NULL;
@@ -483,6 +518,7 @@ wf_status wf_trainer_run(wf_trainer *trainer)
     t->before = wf_trainer_seconds(t);
     t->start = 0;
     wf_trainer_progress_end(t);
+    /* Closing files may raise errors of its own. */
     wf_error_save(&kept, message, sizeof message);
     wf_trainer_log_close(t); /* a file that cannot be closed is a warning, and may not hide the error of the run */
     if (status != WF_OK && wf_error_code() != status)
@@ -494,12 +530,14 @@ wf_status wf_trainer_run(wf_trainer *trainer)
 
 /* --- For steps and hooks ------------------------------------------------------------------------------------------ */
 
+/* Local: nothing is sent, and the rate that is shown is made of rank 0's numbers. */
 void wf_trainer_add_samples(wf_trainer *trainer, int64_t count)
 {
     if (trainer)
         trainer->samples += count;
 }
 
+/* Collected by the next report, where all ranks learn of it. */
 void wf_trainer_stop(wf_trainer *trainer)
 {
     if (trainer)

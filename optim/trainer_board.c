@@ -31,6 +31,7 @@ static wf_status settle(wf_trainer *t, wf_status status)
     return WF_OK;
 }
 
+/* Rank 0 has a board; the others come here and do nothing. */
 wf_status wf_trainer_board_point(wf_trainer *t, const char *name, double value)
 {
     return t->board ? settle(t, wf_tensorboard_scalar(t->board, name, t->iteration, value)) : WF_OK;
@@ -51,6 +52,7 @@ wf_status wf_trainer_histogram(wf_trainer *trainer, const char *name, const wf_t
     return t->board ? settle(t, wf_tensorboard_histogram(t->board, name, t->iteration, x)) : WF_OK;
 }
 
+/* A copy of each parameter to the host: for hooks that are due seldom. */
 wf_status wf_trainer_histograms(wf_trainer *trainer, wf_layer *model)
 {
     int64_t n;

@@ -23,6 +23,7 @@ static int width_of(FILE *file)
     return fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
+/* A duplicate: closing it leaves the program's file open. */
 wf_status wf_trainer_progress_open(wf_trainer *t)
 {
     if (!t->first || t->opts.progress == 0)
@@ -49,6 +50,7 @@ const char *wf_trainer_rate_unit(const wf_trainer *t)
     return t->samples > 0 ? t->unit : "iterations";
 }
 
+/* Samples if the program counts them, else iterations, per second of training only. */
 double wf_trainer_rate(const wf_trainer *t, wf_trainer_shown *since)
 {
     const double now = wf_trainer_clock(), seconds = now - since->since - (t->paused - since->paused);
@@ -141,6 +143,7 @@ static void draw_bar(wf_trainer *t, int width)
     t->shown.drawn = true;
 }
 
+/* Width 0 is a file: lines then. */
 void wf_trainer_progress_begin(wf_trainer *t)
 {
     keep_order(t);
@@ -157,6 +160,7 @@ void wf_trainer_progress_end(wf_trainer *t)
     t->shown.drawn = false;
 }
 
+/* After every iteration on rank 0; cheap unless something is to be shown. */
 void wf_trainer_progress(wf_trainer *t, bool last)
 {
     wf_trainer_shown *shown = &t->shown;
@@ -165,6 +169,7 @@ void wf_trainer_progress(wf_trainer *t, bool last)
     const double now = wf_trainer_clock();
     if (!last && shown->last > 0 && now - shown->last < (shown->bar ? BAR_SECONDS : t->opts.line_seconds))
         return;
+    /* The bar's rate is over the last seconds, that of a line over the time since the last line. */
     if (!shown->bar || shown->rate == 0 || now - shown->since >= RATE_WINDOW)
         wf_trainer_rate(t, shown);
     const int width = shown->bar ? width_of(t->out) : 0;
@@ -181,6 +186,7 @@ void wf_trainer_progress(wf_trainer *t, bool last)
         wf_trainer_progress_end(t);
 }
 
+/* The bar is cleared, the text stands above it, and the next bar is drawn below. */
 void wf_trainer_print(wf_trainer *trainer, const char *format, ...)
 {
     va_list args;

@@ -1,4 +1,5 @@
-/* Reports: means over all ranks, the log, the best model, and the decision to stop. */
+/* Reports: means over all ranks, the log, the best model, and the decision to stop. A report is collective: it is due
+ * on all ranks in the same iteration, and is the only place at which observations are brought together. */
 #include "comm/file_author.h"
 #include "core/log.h"
 #include "layers/save.h"
@@ -17,6 +18,7 @@ static const char *const asks = "\001stop";
 
 /* --- What was observed -------------------------------------------------------------------------------------------- */
 
+/* Values that wait are dropped, after an error or at the end. */
 void wf_trainer_forget(wf_trainer *t)
 {
     for (int i = 0; i < t->n_waiting; i++)
@@ -24,6 +26,7 @@ void wf_trainer_forget(wf_trainer *t)
     t->n_waiting = 0;
 }
 
+/* Reading a number waits for the device: done at reports, not at every observation. */
 wf_status wf_trainer_read(wf_trainer *t)
 {
     wf_status status = WF_OK;
@@ -56,6 +59,7 @@ wf_status wf_trainer_observe_var(wf_trainer *trainer, const char *name, const wf
     WF_NEED(var);
     WF_CHECK(wf_shape_count(wf_var_shape(var)) == 1, WF_ERR_SHAPE, "%s is observed, and has %lld elements", name,
              (long long)wf_shape_count(wf_var_shape(var)));
+    /* Weight 0 adds nothing. */
     WF_TRY(wf_evaluator_add(t->evaluator, name, 0, 0)); /* checks the name, and keeps the order of names */
     if (t->n_waiting == WF_TRAINER_WAITING)
         WF_TRY(wf_trainer_read(t));
@@ -69,7 +73,7 @@ wf_status wf_trainer_observe_var(wf_trainer *trainer, const char *name, const wf
 
 /* --- The log ------------------------------------------------------------------------------------------------------ */
 
-/* The end of the last whole line in the first `bytes` bytes. */
+/* The end of the last whole line in the first `bytes` bytes; once, when a run continues. */
 static int64_t end_of_lines(FILE *log, int64_t bytes)
 {
     int64_t end = 0;
@@ -99,6 +103,7 @@ static wf_status continue_log(wf_trainer *t)
     return WF_OK;
 }
 
+/* A run that begins overwrites the log, one that continues keeps its lines. */
 static wf_status open_log(wf_trainer *t)
 {
     t->log = fopen(t->log_path, t->iteration > 0 ? "r+" : "w");
@@ -115,6 +120,7 @@ static wf_status open_files(wf_trainer *t)
     return wf_trainer_board_open(t);
 }
 
+/* Rank 0 has the files; the others learn whether they could be opened. */
 wf_status wf_trainer_log_open(wf_trainer *t)
 {
     if (!t->log_path && !t->board_folder)
@@ -133,7 +139,7 @@ void wf_trainer_log_close(wf_trainer *t)
     wf_trainer_board_close(t);
 }
 
-/* The numbers of a report, each of which `put` gets. */
+/* The numbers of a report, each of which `put` gets: one order for the log and for TensorBoard. */
 typedef wf_status (*put_number)(wf_trainer *t, const char *name, double value);
 
 static wf_status put_numbers(wf_trainer *t, put_number put)
@@ -162,6 +168,7 @@ static wf_status write_number(wf_trainer *t, const char *name, double value)
     return WF_OK;
 }
 
+/* One line is one JSON object: a reader may follow the file while it grows. */
 static wf_status write_line(wf_trainer *t)
 {
     fprintf(t->log, "{\"iteration\": %" PRId64, t->iteration);
@@ -170,6 +177,7 @@ static wf_status write_line(wf_trainer *t)
     WF_TRY(put_numbers(t, write_number));
     fprintf(t->log, ", \"elapsed_seconds\": %.3f}\n", wf_trainer_seconds(t));
     WF_CHECK(fflush(t->log) == 0, WF_ERR_IO, "%s: cannot write: %s", t->log_path, strerror(errno));
+    /* Kept in checkpoints, so that a run that continues knows where to go on. */
     t->log_bytes = ftello(t->log);
     return WF_OK;
 }
@@ -202,6 +210,7 @@ static wf_status try_path(const char *path)
     return WF_OK;
 }
 
+/* Rank 0 writes all of these. */
 static wf_status try_paths(const wf_trainer *t)
 {
     if (t->best.path)
@@ -237,6 +246,7 @@ static wf_status observe_device(wf_trainer *t)
     const wf_device_point point = wf_device_take(t->comm, t->nvml, &t->device);
     for (int i = 0; i < WF_DEVICE_VALUES; i++) {
         char name[WF_SUM_NAME];
+        /* A device that does not tell a value has weight 0, and no mean. */
         const bool told = isfinite(point.value[i]);
         snprintf(name, sizeof name, WF_TRAINER_DEVICE "%s", words[i]);
         WF_TRY(wf_evaluator_add(t->evaluator, name, told ? point.value[i] : 0, told));
@@ -253,6 +263,7 @@ void wf_trainer_forget_device(wf_trainer *t)
     t->latest.n = kept;
 }
 
+/* Means stay until the next report: between two reports hooks and the progress read them. */
 static wf_status take_latest(wf_trainer *t)
 {
     wf_trainer_forget_device(t);
@@ -265,6 +276,7 @@ static wf_status take_latest(wf_trainer *t)
         wf_sum_entry *latest = wf_sums_find(&t->latest, name);
         latest->sum = mean;
         latest->weight = weight;
+        /* Means are the same on all ranks, so all stop here. */
         WF_CHECK(!t->opts.finite || isfinite(mean), WF_ERR_NUMERIC, "iteration %" PRId64 ": %s is %g", t->iteration,
                  name, mean);
     }
@@ -282,6 +294,7 @@ static wf_status save_best(const wf_trainer *t)
     return status == WF_OK && swaps ? wf_ema_swap(t->opts.ema) : status;
 }
 
+/* All ranks have the same mean, and come to the same verdict. */
 static wf_status watch(wf_trainer *t)
 {
     bool better = false, stops = false;
@@ -297,6 +310,7 @@ static wf_status watch(wf_trainer *t)
     return WF_OK;
 }
 
+/* The request to stop is an observation under a name of its own: the report's one reduction brings it to all. */
 wf_status wf_trainer_report(wf_trainer *t)
 {
     WF_TRY(wf_trainer_read(t));

@@ -16,6 +16,7 @@ typedef struct look {
     int64_t next;   /* the iteration of the next look */
 } look;
 
+/* Half of what is left before the next look, at most LOOK_SECONDS: looks become denser near the end. */
 static look look_at_clock(const wf_trainer *t)
 {
     const int64_t made = t->iteration - t->share.at;
@@ -30,6 +31,7 @@ static look look_at_clock(const wf_trainer *t)
     return l;
 }
 
+/* Collective, in an iteration that all ranks know from the last look. */
 static wf_status agree(wf_trainer *t)
 {
     look l = {0};
@@ -46,6 +48,7 @@ static wf_status agree(wf_trainer *t)
     return WF_OK;
 }
 
+/* Time and iterations both may end the run: the larger share counts. */
 static double share_now(const wf_trainer *t)
 {
     const int64_t total = wf_trainer_total(t);
@@ -81,6 +84,7 @@ bool wf_trainer_time_over(const wf_trainer *t)
     return t->opts.seconds > 0 && t->iteration > 0 && t->share.seconds >= t->opts.seconds;
 }
 
+/* Due when a multiple of `each` was passed since the last iteration; several at once count once. */
 bool wf_trainer_share_due(const wf_trainer *t, double each)
 {
     return each > 0 && floor(t->share.now / each + ROUNDING) > floor(t->share.last / each + ROUNDING);

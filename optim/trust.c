@@ -1,5 +1,6 @@
-/* Layer-wise updates: every parameter moves by a length that its own norm gives. Norms are of whole parameters, so
- * ranks that hold parts add up their squares. Called by the rules of LAMB and of programs. */
+/* Layer-wise updates (You et al. 2017, "LARS"; 2020, "LAMB"): every parameter moves by a length that its own norm
+ * gives. Norms are of whole parameters, so ranks that hold parts add up their squares. Called by the rules of LAMB and
+ * of programs. */
 #include "optim/optim_author.h"
 #include "optim/optim_impl.h"
 
@@ -11,6 +12,7 @@ typedef struct scratch {
     size_t bytes;
 } scratch;
 
+/* A local optimizer has no ranks to ask: a part of a parameter is an error there. */
 wf_status wf_optim_sum_parts(const wf_optim_work *work, int per, double *number)
 {
     const wf_optim_distributed *distributed = work->optim->distributed;
@@ -25,6 +27,7 @@ wf_status wf_optim_sum_parts(const wf_optim_work *work, int per, double *number)
     return WF_OK;
 }
 
+/* Directions begin at cache lines, as parameters do. */
 static size_t direction_bytes(const wf_optim_work *work, int64_t i)
 {
     const size_t bytes = (size_t)work->segment[i].n * wf_dtype_size(work->dtype);
@@ -50,11 +53,13 @@ static wf_trust how_of(const wf_optim_work *work, int64_t i, wf_trust_fn *how)
     return how ? how(&own, work->param[i]) : WF_TRUST_SCALED;
 }
 
+/* The directions follow the squares. */
 static size_t squares_bytes(const wf_optim_work *work)
 {
     return ((size_t)work->n * 2 * sizeof(double) + LINE - 1) / LINE * LINE;
 }
 
+/* The kernel writes directions in place of moving parameters if a segment has one. */
 static void place(const wf_optim_work *work, const scratch *room, wf_trust_fn *how)
 {
     char *at = (char *)room->data + squares_bytes(work);
@@ -89,6 +94,7 @@ static wf_status find_norms(const wf_optim_work *work, double *squares, wf_trust
     return wf_optim_sum_parts(work, 2, squares);
 }
 
+/* The second pass takes directions as gradients; decay and momentum are in them already. */
 static wf_status move(const wf_optim_work *work)
 {
     for (int64_t i = 0; i < work->n; i++) {
@@ -103,6 +109,7 @@ static wf_status move(const wf_optim_work *work)
     return work->ctx->k->optim_update(work->ctx, WF_OPTIM_TRUST, work->hyper, work->dtype, work->n, work->segment);
 }
 
+/* Three passes: directions, norms, moves. All stay on the device, so the step can be captured. */
 static wf_status update_params(const wf_optim_work *work, wf_optim_kind kind, const scratch *room, wf_trust_fn *how)
 {
     place(work, room, how);

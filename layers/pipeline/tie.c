@@ -100,7 +100,7 @@ wf_status wf_pipeline_keep_ties(wf_pipeline *p)
         tie->param = wf_param_of(tie->param);
         if (!tie->param)
             continue;
-        /* Norms and parameter counts take a tied parameter once: on its first stage. */
+        /* Norms count a tied parameter once: on its first stage. */
         tie->param->counted = first_stage(tie) != p->stage;
         tie->param->stage_tie = i + 1;
     }
