@@ -59,6 +59,7 @@ static wf_status find_folder(const cifar *s, const char *first, char folder[WF_P
     return WF_OK;
 }
 
+/* The number of records follows from the size: a file that was cut off is refused here. */
 static wf_status open_batch(const cifar *s, wf_data_file *file, const char *path, int64_t *records)
 {
     const uint64_t record = (uint64_t)s->c->labels + PIXELS;
@@ -82,6 +83,7 @@ static wf_status count_records(const cifar *s, const char *path, int64_t *count)
     return status;
 }
 
+/* A label outside of its classes means that the file is another one. */
 static wf_status read_record(cifar *s, wf_data_file *file, int64_t record, int64_t sample)
 {
     unsigned char labels[2] = {0};

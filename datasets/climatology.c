@@ -16,7 +16,7 @@ void wf_climatology_free(wf_climatology *c)
     free(c);
 }
 
-/* Returns the place of the first mean of a channel's row. */
+/* Returns the place of the first mean of a channel's row. Means are [season][channel][row][column]. */
 static int64_t mean_place(const wf_netcdf *s, int64_t season, int64_t channel, int64_t row)
 {
     const wf_netcdf_info *i = &s->info;
@@ -29,7 +29,8 @@ float wf_climatology_mean(const wf_netcdf *s, int64_t time, int64_t channel, int
     return c->mean[mean_place(s, time % c->opts.period, channel, row) + column];
 }
 
-/* One computation: the rows of `part` are this rank's. */
+/* One computation: the rows of `part` are this rank's. Sums of one channel at a time: the memory is that of a plane,
+ * whatever the length of the file. */
 typedef struct summing {
     wf_netcdf *s;
     wf_comm *comm;
@@ -45,11 +46,13 @@ static int64_t part_count(const summing *m)
     return (m->part.hi[0] - m->part.lo[0]) * m->s->info.columns;
 }
 
-/* Means of one season and channel, of this rank's rows; the other rows stay 0. */
+/* Means of one season and channel, of this rank's rows; the other rows stay 0. Missing values count in neither sum nor
+ * number. */
 static wf_status sum_season(summing *m, int64_t season, int64_t channel)
 {
     const wf_climatology_opts *o = &m->c->opts;
     const int64_t n = part_count(m), start = m->part.lo[0] * m->s->info.columns;
+    /* Seasons count from the file's beginning, the sum from `first`: the first time of the season at or after it. */
     const int64_t shift = (season - o->first % o->period + o->period) % o->period;
     for (int64_t i = 0; i < n; i++)
         m->count[i] = 0;
@@ -66,7 +69,7 @@ static wf_status sum_season(summing *m, int64_t season, int64_t channel)
     return WF_OK;
 }
 
-/* The means of all seasons and channels, on all ranks. */
+/* The means of all seasons and channels, on all ranks. Each sum adds one rank's number to zeros, so it is exact. */
 static wf_status sum_means(summing *m)
 {
     const wf_netcdf_info *i = &m->s->info;
@@ -75,6 +78,7 @@ static wf_status sum_means(summing *m)
         for (int64_t channel = 0; channel < i->channels; channel++) {
             for (int64_t e = 0; e < plane; e++)
                 m->sum[e] = 0;
+            /* A rank that cannot read must not leave the others in the sum. */
             WF_TRY(wf_agree_status(m->comm, sum_season(m, season, channel)));
             WF_TRY(wf_allreduce_f64(m->comm, m->sum, plane, WF_SUM));
             for (int64_t e = 0; e < plane; e++)
@@ -83,7 +87,8 @@ static wf_status sum_means(summing *m)
     return WF_OK;
 }
 
-/* Squares of the differences from the means, row by row of this rank, in the order of time. */
+/* Squares of the differences from the means, row by row of this rank, in the order of time. A second pass over the
+ * file: squares of the values themselves would cancel. */
 static wf_status sum_differences(summing *m)
 {
     const wf_netcdf_info *info = &m->s->info;
@@ -104,6 +109,7 @@ static wf_status sum_differences(summing *m)
     return WF_OK;
 }
 
+/* 1 for a constant channel, which is then only centred. */
 static double deviation_of(double squares, double count)
 {
     const double d = count > 0 ? sqrt(squares / count) : 0;
@@ -116,6 +122,7 @@ static wf_status sum_deviations(summing *m)
     const int64_t rows = info->rows, n = info->channels * rows;
     WF_TRY(wf_agree_status(m->comm, sum_differences(m)));
     WF_TRY(wf_allreduce_f64(m->comm, m->rows_sum, n, WF_SUM));
+    /* Rows are added in their order on every rank, so no partition shows. */
     WF_TRY(wf_allreduce_i64(m->comm, m->rows_count, n, WF_SUM));
     for (int64_t channel = 0; channel < info->channels; channel++) {
         double squares = 0, count = 0;
@@ -134,6 +141,7 @@ static void describe_means(summing *m, int64_t channel)
     const wf_netcdf_info *info = &m->s->info;
     const int64_t plane = info->rows * info->columns;
     double sum = 0, squares = 0, count = 0;
+    /* Mean first, then the squares about it. */
     for (int pass = 0; pass < 2; pass++)
         for (int64_t season = 0; season < m->c->opts.period; season++)
             for (int64_t e = 0; e < plane; e++) {
@@ -159,6 +167,7 @@ static wf_status check_times(const wf_netcdf *s, wf_climatology_opts *o)
     WF_CHECK(o->period > 0 && o->first >= 0 && o->first < o->last && o->last <= s->info.times, WF_ERR_ARGUMENT,
              "%s: a climatology of period %lld of times [%lld, %lld): should lie in [0, %lld)", s->path,
              (long long)o->period, (long long)o->first, (long long)o->last, (long long)s->info.times);
+    /* Whole periods, so that every season has the same number of times. */
     WF_CHECK((o->last - o->first) % o->period == 0, WF_ERR_ARGUMENT,
              "%s: the %lld times [%lld, %lld) do not divide into periods of %lld", s->path,
              (long long)(o->last - o->first), (long long)o->first, (long long)o->last, (long long)o->period);
@@ -184,6 +193,7 @@ static wf_status prepare_sums(summing *m, wf_climatology_opts opts)
     WF_CHECK(m->c->mean && m->c->deviation && m->sum && m->plane && m->count && m->rows_sum && m->rows_count,
              WF_ERR_MEMORY, "%s: no memory for a climatology of %lld seasons", m->s->path, (long long)opts.period);
     m->part = (wf_box){.rank = 2, .hi = {0, i->columns}};
+    /* Rows are divided among the ranks, columns are not. */
     wf_block(i->rows, wf_comm_size(m->comm), wf_comm_rank(m->comm), &m->part.lo[0], &m->part.hi[0]);
     return WF_OK;
 }
@@ -216,11 +226,13 @@ wf_status wf_netcdf_normalise(wf_comm *comm, wf_dataset *dataset, wf_climatology
     free(m.count);
     free(m.rows_sum);
     free(m.rows_count);
+    /* Nothing of a failed computation stays in the data set. */
     if (status != WF_OK) {
         wf_climatology_free(m.c);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
     }
     m.s->climatology = m.c;
+    /* The climatology becomes channels of each frame: the shape that a program sees changes here. */
     if (opts.channels)
         dataset->info.shape.dim[0] += m.s->opts.frames * m.s->info.channels;
     return WF_OK;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Local: fields are the program's, and the same on all ranks of a mesh (datasets/shared.c compares them). */
 static wf_status check_field(const wf_batch_field *all, const wf_batch_field *f)
 {
     char text[WF_SHAPE_TEXT];
@@ -22,6 +23,7 @@ static wf_status check_field(const wf_batch_field *all, const wf_batch_field *f)
     WF_CHECK(!f->varies || (f->shape.rank >= 1 && f->shape.dim[0] >= 1), WF_ERR_SHAPE,
              "collate: field %s varies, with rows of shape %s: should have the most of dimension 0", f->name,
              wf_shape_text(f->shape, text));
+    /* Trimming moves rows of one order in memory; floats of three dimensions are channels-last. */
     WF_CHECK(
         !f->varies || f->shape.rank < 3 || !wf_dtype_is_float(f->dtype), WF_ERR_UNSUPPORTED,
         "collate: field %s varies, with rows of shape %s: of floats that vary it should have one or two dimensions",
@@ -29,6 +31,7 @@ static wf_status check_field(const wf_batch_field *all, const wf_batch_field *f)
     return WF_OK;
 }
 
+/* The iterator has copies: the program's list may be gone by the first batch. */
 static wf_iter_field copy_field(const wf_batch_field *f)
 {
     const wf_dataset_info row = {.dtype = f->dtype, .shape = f->shape};
@@ -52,6 +55,7 @@ wf_status wf_collate_check(wf_iter *iter, const wf_collate *collate)
              collate->function ? "a function without fields" : "fields without a function");
     if (!collate->function)
         return WF_OK;
+    /* A function reads whole samples, of which a rank of a sharded batch has a box. */
     WF_CHECK(!iter->batcher.opts.sharded, WF_ERR_ARGUMENT,
              "collate: the function reads whole samples: wf_batch_opts.sharded should not be set");
     for (const wf_batch_field *f = collate->fields; f->name; f++) {
@@ -63,7 +67,7 @@ wf_status wf_collate_check(wf_iter *iter, const wf_collate *collate)
     return WF_OK;
 }
 
-/* One element of the padding, as the library converts numbers. */
+/* One element of the padding, as the library converts numbers: the same bits as a tensor that is filled. */
 static wf_status make_pad(const wf_iter *iter, wf_iter_field *f)
 {
     wf_tensor *one = wf_tensor_new(iter->ctx, f->dtype, wf_shape_scalar());
@@ -83,6 +87,7 @@ wf_status wf_collate_open(wf_iter *iter)
     return WF_OK;
 }
 
+/* One slot for each batch that is prefetched; its memory is taken once and written by the threads. */
 wf_status wf_collate_slot_open(const wf_iter *iter, wf_slot *slot)
 {
     wf_ctx *ctx = iter->ctx;
@@ -95,6 +100,7 @@ wf_status wf_collate_slot_open(const wf_iter *iter, wf_slot *slot)
     for (int i = 0; i < WF_BATCH_FIELDS && iter->field[i].present; i++) {
         wf_slot_tensor *t = &slot->tensor[i];
         const bool same = iter->field[i].format.direct;
+        /* If the order of memory is that of the rows, the function writes into the tensor's memory itself. */
         t->row_major = same ? t->host : wf_malloc(ctx, rows * iter->field[i].row_bytes + 1);
         made = made && (t->row_major || rows == 0);
     }
@@ -111,6 +117,7 @@ void wf_collate_slot_free(const wf_iter *iter, wf_slot *slot)
     free(slot->number);
 }
 
+/* Before each batch, so that what the function does not write is padding. */
 static void fill_rows(const wf_iter_field *f, int64_t rows, unsigned char *to)
 {
     const size_t size = wf_dtype_size(f->dtype), bytes = (size_t)rows * f->row_bytes;
@@ -124,7 +131,8 @@ static void fill_rows(const wf_iter_field *f, int64_t rows, unsigned char *to)
             memcpy(to + i, f->padding, size);
 }
 
-/* What the function left is checked, and brought into the order of the tensor's memory. */
+/* What the function left is checked, and brought into the order of the tensor's memory. Called by a thread, so it
+ * neither sends nor touches a device. */
 static wf_status accept_rows(const wf_iter_field *f, int64_t rows, const wf_batch_rows *made, wf_slot_tensor *t)
 {
     if (f->varies)
@@ -151,6 +159,7 @@ wf_status wf_collate_run(const wf_iter *iter, wf_slot *slot)
         if (iter->field[i].present)
             fill_rows(&iter->field[i], plan->size, t->row_major);
     }
+    /* Other ranks may have samples: an empty batch is no error, and asks the function nothing. */
     if (plan->size == 0)
         return WF_OK;
     const wf_batch_samples samples = {.count = plan->size,
@@ -161,6 +170,7 @@ wf_status wf_collate_run(const wf_iter *iter, wf_slot *slot)
                                       .seed = b->seed,
                                       .epoch = plan->epoch,
                                       .index = plan->index};
+    /* The function runs in a thread: its error is kept in the slot and raised when the batch is handed out. */
     const wf_status status = collate->function(collate->user, &samples, rows);
     WF_CHECK(status == WF_OK || wf_error_code() != WF_OK, status, "the collate function failed");
     WF_TRY(status);
@@ -169,6 +179,7 @@ wf_status wf_collate_run(const wf_iter *iter, wf_slot *slot)
     return WF_OK;
 }
 
+/* At least 1, since a tensor of rows without elements has no place for padding. */
 wf_shape wf_collate_row(const wf_iter_field *field, const wf_slot_tensor *tensor)
 {
     wf_shape row = field->shape;
@@ -177,7 +188,8 @@ wf_shape wf_collate_row(const wf_iter_field *field, const wf_slot_tensor *tensor
     return row;
 }
 
-/* Rows as long as the longest one follow each other; what is cut off is padding. */
+/* Rows as long as the longest one follow each other; what is cut off is padding. In place, from the front, so no row is
+ * overwritten before it was moved. */
 static void trim_rows(const wf_iter_field *f, int64_t rows, wf_slot_tensor *t)
 {
     char *host = t->host;
@@ -194,6 +206,7 @@ wf_status wf_collate_trim(const wf_iter *iter, wf_slot *slot)
     for (int i = 0; i < WF_BATCH_FIELDS; i++)
         if (iter->field[i].varies)
             longest[n++] = slot->tensor[i].longest;
+    /* Rows must be equally long on all ranks. All ranks of the mesh are here, since batches are handed out in step. */
     if (n > 0 && mesh)
         WF_TRY(wf_allreduce_i64(wf_mesh_world(mesh), longest, n, WF_MAX));
     n = 0;
@@ -207,6 +220,7 @@ wf_status wf_collate_trim(const wf_iter *iter, wf_slot *slot)
 
 /* --- What a program sees ------------------------------------------------------------------------------------------ */
 
+/* From the last to the first, so that x and labels are the first fields of their kinds. */
 void wf_batch_name(wf_batch *batch)
 {
     for (int i = batch->names - 1; i >= 0; i--)

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory for a read, with what wf_dataset_take_room returns behind it. */
+/* Memory for a read, with what wf_dataset_take_room returns behind it. Each data set keeps its rooms for the next
+ * reads, so that threads do not allocate for every sample. */
 typedef struct wf_dataset_room {
     struct wf_dataset_room *next;
     size_t bytes;
@@ -35,6 +36,7 @@ wf_dataset *wf_dataset_new(wf_ctx *ctx, const wf_dataset_kind *kind, wf_dataset 
     return dataset;
 }
 
+/* Layers of decorators share the parts of the innermost data set, which frees them. */
 void wf_dataset_free(wf_dataset *dataset)
 {
     if (!dataset)
@@ -91,6 +93,7 @@ int64_t wf_dataset_count(wf_dataset *dataset)
     return dataset->info.count;
 }
 
+/* The one check of all kinds, which may rely on it. */
 static wf_status check_index(const wf_dataset *dataset, int64_t index)
 {
     WF_CHECK(index >= 0 && index < dataset->info.count, WF_ERR_ARGUMENT, "%s: sample %lld is not in [0, %lld)",
@@ -98,6 +101,7 @@ static wf_status check_index(const wf_dataset *dataset, int64_t index)
     return WF_OK;
 }
 
+/* The first room that is large enough; samples of a data set have one size, so it nearly always is the first. */
 void *wf_dataset_take_room(wf_dataset *dataset, size_t bytes)
 {
     pthread_mutex_lock(&dataset->rooms);
@@ -114,6 +118,7 @@ void *wf_dataset_take_room(wf_dataset *dataset, size_t bytes)
     return room->data;
 }
 
+/* Threads give back in any order. */
 void wf_dataset_give_room(wf_dataset *dataset, void *data)
 {
     if (!data)
@@ -125,7 +130,8 @@ void wf_dataset_give_room(wf_dataset *dataset, void *data)
     pthread_mutex_unlock(&dataset->rooms);
 }
 
-/* Reads a sample, or the box of one, while no other thread reads this data set, unless its kind says that it may. */
+/* Reads a sample, or the box of one, while no other thread reads this data set, unless its kind says that it may: a
+ * library such as HDF5 may have one caller at a time. */
 static wf_status read_guarded(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box, void *x,
                               int64_t *label)
 {
@@ -148,6 +154,7 @@ wf_status wf_dataset_read(wf_dataset *dataset, int64_t index, const wf_sample_ke
     return read_guarded(dataset, index, key, NULL, x, label);
 }
 
+/* The room is freed by the caller unless there is an error. */
 wf_status wf_dataset_read_inner(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void **sample,
                                 int64_t *label)
 {
@@ -191,6 +198,7 @@ wf_status wf_dataset_read_box(wf_dataset *dataset, int64_t index, const wf_sampl
     WF_TRY(check_index(dataset, index));
     if (dataset->kind->read_box)
         return read_guarded(dataset, index, key, box, x, label);
+    /* Kinds without boxes read the whole sample and cut. */
     void *whole = wf_dataset_take_room(dataset, wf_dataset_sample_bytes(dataset));
     if (!whole)
         return wf_error_code();
@@ -206,11 +214,14 @@ size_t wf_dataset_sample_bytes(const wf_dataset *dataset)
     return (size_t)wf_shape_count(dataset->info.shape) * wf_dtype_size(dataset->info.dtype);
 }
 
+/* The scatter itself, not the decorators around it. */
 static bool is_scattered(const wf_dataset *dataset)
 {
     return dataset->mesh && !(dataset->inner && dataset->inner->mesh);
 }
 
+/* The stream of a transform's random numbers: its kind, and how many of its kind are below. A scatter ends the count:
+ * what is below it has drawn already. */
 uint64_t wf_dataset_stream(const wf_dataset *dataset)
 {
     uint64_t before = 0;

@@ -1,6 +1,6 @@
-/* Iterators: hand out batches, one after the other, from the batcher directly or from the threads of
- * wf_prefetch. Tensors
- * are made here, on the main thread alone. */
+/* Iterators: hand out batches, one after the other, from the batcher directly or from the threads of wf_prefetch.
+ * Tensors are made here, on the main thread only. A batch is a slot: host memory that the batcher or a thread fills,
+ * device memory, and handles of the sizes that occur. It is the program's until the next call. */
 #include "datasets/iterator_impl.h"
 
 #include "comm/comm_author.h"
@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 
+/* Growing batches begin at later and later epochs; the list ends with zeros. */
 static wf_status check_growth(const wf_batch_opts *opts)
 {
     int64_t before = 0;
@@ -52,6 +53,7 @@ wf_iter *wf_batches(wf_dataset *dataset, wf_batch_opts opts)
     return iter;
 }
 
+/* A depth of 0 is a mistake here and the default there, so it becomes one that is refused. */
 static wf_status check_prefetch(const wf_iter *iter, wf_prefetch_opts opts)
 {
     WF_CHECK(!iter->streamed, WF_ERR_ARGUMENT,
@@ -65,6 +67,7 @@ static wf_status check_prefetch(const wf_iter *iter, wf_prefetch_opts opts)
     return WF_OK;
 }
 
+/* Takes the iterator; a failure frees it. */
 wf_iter *wf_prefetch(wf_iter *iter, wf_prefetch_opts opts)
 {
     if (!iter)
@@ -99,6 +102,7 @@ static void slot_free(const wf_iter *iter, wf_slot *slot)
     ctx->k->event_free(ctx, slot->read);
 }
 
+/* Order: threads write to slots, copies read them, the batcher is used by both. */
 static void release_slots(wf_iter *iter)
 {
     wf_loader_stop(iter);
@@ -133,6 +137,7 @@ static wf_shape batch_shape(int64_t size, wf_shape sample)
     return wf_shape_make(sample.rank + 1, dim);
 }
 
+/* A handle has no memory of its own: it names the slot's, for a batch of this size. */
 static wf_tensor *handle_new(const wf_iter *iter, const wf_iter_field *f, const wf_slot_tensor *t, int64_t size)
 {
     return wf_tensor_wrap(iter->ctx, f->dtype, batch_shape(size, wf_collate_row(f, t)), t->memory->data,
@@ -144,11 +149,13 @@ static wf_status slot_tensor_open(const wf_iter *iter, const wf_iter_field *f, w
     wf_ctx *ctx = iter->ctx;
     t->memory = wf_tensor_new_ordered(ctx, f->dtype, batch_shape(iter->rows, f->shape), f->order);
     WF_TRY(wf_check(t->memory));
+    /* On the host a batch is written where it is read. */
     t->host = t->memory->data;
     if (!ctx->k->host) {
         t->host = NULL;
         WF_TRY(wf_pool_take_host(ctx, wf_tensor_bytes(t->memory), &t->host));
     }
+    /* The usual sizes are made here, so that the loop makes none. */
     for (int k = 0; k < WF_BATCH_SIZES; k++) {
         t->sized[k] = handle_new(iter, f, t, iter->sizes[k]);
         WF_TRY(wf_check(t->sized[k]));
@@ -189,6 +196,7 @@ static wf_status slot_open(wf_iter *iter, wf_slot *slot)
     return iter->ctx->k->event_record(iter->ctx, slot->read, NULL);
 }
 
+/* A collate function gets samples, and makes the rows of tensors from them; else rows are tensors. */
 wf_rows_out wf_slot_rows(const wf_iter *iter, const wf_slot *slot)
 {
     const wf_slot_tensor *t = slot->tensor;
@@ -220,6 +228,7 @@ static wf_status build(wf_iter *iter)
     WF_TRY(wf_batcher_open(&iter->batcher, iter->workers > 1 ? iter->workers : 1));
     const wf_batch_opts *opts = &iter->batcher.opts;
     const int64_t held = iter->batcher.dataset->info.count, size = opts->size;
+    /* No more rows than this rank has samples. */
     iter->rows = size;
     for (int i = 0; i < WF_BATCH_GROWTHS && opts->grows[i].size > 0; i++)
         iter->rows = opts->grows[i].size > iter->rows ? opts->grows[i].size : iter->rows;
@@ -245,6 +254,7 @@ static wf_status build(wf_iter *iter)
     return WF_OK;
 }
 
+/* Batches are made at the first call: wf_prefetch may come until then. */
 static wf_status open_once(wf_iter *iter)
 {
     if (iter->opened)
@@ -307,7 +317,8 @@ static wf_status fill_slot(wf_iter *iter, wf_slot *slot)
     return WF_OK;
 }
 
-/* The threads are stopped first: they advance the batcher and write to the slots. */
+/* The threads are stopped first: they advance the batcher and write to the slots. Slots that the program or a copy
+ * still reads are waited for. */
 static wf_status seek(wf_iter *iter, int64_t epoch, int64_t index)
 {
     wf_loader_stop(iter);
@@ -343,11 +354,13 @@ static wf_status take_slot(wf_iter *iter, wf_slot **slot)
         touch_slot(*slot);
         WF_TRY(fill_slot(iter, *slot));
     }
+    /* Collective if fields vary, so it is done by this thread and not by those of wf_prefetch. */
     WF_TRY(wf_collate_trim(iter, *slot));
     return copy_to_device(iter, *slot);
 }
 
-/* The place of the tensor in the global batch; x (not labels) may be sharded along pixels. */
+/* The place of the tensor in the global batch; x (not labels) may be sharded along pixels. Without a message: the plan
+ * says how many samples every rank has. */
 static wf_status dress(wf_iter *iter, const wf_batch_plan *plan, const wf_iter_field *f, wf_tensor *tensor)
 {
     const wf_batcher *b = &iter->batcher;
@@ -403,12 +416,14 @@ static wf_status next_batch(wf_iter *iter, wf_batch *batch)
     iter->next_epoch = plan->epoch;
     iter->next_index = plan->index;
     wf_batcher_after(&iter->batcher, &iter->next_epoch, &iter->next_index);
+    /* The epoch that the program sees changes after the last batch was handed out. */
     iter->epoch = plan->last ? plan->epoch + 1 : iter->epoch;
     *batch = made;
     return WF_OK;
 }
 
-/* Options and shapes that opening refuses are refused on all ranks alike, which leaves the communicator alive. */
+/* Options and shapes that opening refuses are refused on all ranks alike, which leaves the communicator alive: no other
+ * rank waits. */
 static bool is_refused_alike(wf_status opening)
 {
     return opening == WF_OK || opening == WF_ERR_ARGUMENT || opening == WF_ERR_SHAPE || opening == WF_ERR_DTYPE ||
@@ -421,6 +436,7 @@ wf_status wf_iter_next(wf_iter *iter, wf_batch *batch)
 {
     WF_NEED(iter);
     WF_NEED(batch);
+    /* A captured step cannot read a file again. */
     WF_TRY(wf_ctx_forbid_capture(iter->ctx, "fetch its batch",
                                  "fetch it between runs and assign it to a tensor of the step's"));
     const wf_status opening = open_once(iter);
@@ -445,6 +461,7 @@ int64_t wf_iter_length_at(void *iter, int64_t epoch)
     wf_iter *own = iter;
     if (own && own->streamed)
         return own->streamed->opts.epoch_length;
+    /* A data set that does not open has no batches; the error is kept. */
     return own && open_once(own) == WF_OK ? wf_batcher_length(&own->batcher, epoch) : 0;
 }
 
@@ -462,7 +479,8 @@ static int64_t share_of(int64_t value, int64_t factor, int64_t divisor)
     return divisor > 0 ? (int64_t)((wide)value * (wide)factor / (wide)divisor) : 0;
 }
 
-/* The batch that has the first sample after `samples` ones: none is left out, and fewer than a batch are repeated. */
+/* The batch that has the first sample after `samples` ones: none is left out, and fewer than a batch are repeated.
+ * Batches of a growing size are not equally long, hence the search. */
 static int64_t batch_of(const wf_batcher *b, int64_t epoch, int64_t samples)
 {
     int64_t lo = 0, hi = wf_batcher_length(b, epoch); /* batches [0, lo) are over, batch hi is not */
@@ -501,6 +519,7 @@ static wf_status check_place(const wf_iter_place *p)
     return WF_OK;
 }
 
+/* The end of an epoch is the beginning of the next, unless there is only one. */
 static wf_status load(wf_iter *iter, const wf_iter_place *p)
 {
     int64_t epoch = p->epoch, index = index_of(iter, p);
@@ -511,6 +530,7 @@ static wf_status load(wf_iter *iter, const wf_iter_place *p)
     return seek(iter, epoch, index);
 }
 
+/* The place of what the program has got, not of what the threads have read. */
 wf_status wf_iter_place_get(wf_iter *iter, wf_iter_place *place)
 {
     WF_NEED(iter);
@@ -549,6 +569,7 @@ wf_status wf_iter_place_archive(wf_iter_place *place, wf_archive *archive)
     WF_TRY(wf_archive_i64(archive, "epoch", &place->epoch));
     WF_TRY(wf_archive_i64(archive, "index", &place->index));
     WF_TRY(wf_archive_i64(archive, "length", &place->length));
+    /* Archives of earlier versions have only batch numbers. */
     if (wf_archive_has(archive, "samples")) {
         WF_TRY(wf_archive_i64(archive, "samples", &place->samples));
         WF_TRY(wf_archive_i64(archive, "total", &place->total));

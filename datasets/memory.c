@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Frees what the rows had: an open that failed may be tried again. */
 wf_status wf_rows_alloc(wf_ctx *ctx, const char *what, wf_rows *rows, int64_t count, size_t sample_bytes, bool labels)
 {
     wf_rows_free(rows);
@@ -25,6 +26,7 @@ wf_status wf_rows_alloc(wf_ctx *ctx, const char *what, wf_rows *rows, int64_t co
     return WF_OK;
 }
 
+/* Safe to call twice. */
 void wf_rows_free(wf_rows *rows)
 {
     free(rows->x);
@@ -32,6 +34,7 @@ void wf_rows_free(wf_rows *rows)
     *rows = (wf_rows){0};
 }
 
+/* Samples are read only, so threads may do it together. */
 wf_status wf_rows_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
 {
     const wf_rows *rows = dataset->state;
@@ -63,6 +66,7 @@ static const wf_dataset_kind memory_kind = {
     .concurrent = true,
 };
 
+/* The caller fills the rows: scatter with what comes from the root, readers from their files. */
 wf_dataset *wf_rows_dataset_new(wf_ctx *ctx, const wf_dataset_info *info, wf_rows **rows)
 {
     wf_dataset *dataset = wf_dataset_new(ctx, &memory_kind, NULL, sizeof(wf_rows));
@@ -83,6 +87,7 @@ static wf_shape sample_shape(wf_shape shape)
     return wf_shape_make(shape.rank - 1, shape.dim + 1);
 }
 
+/* The code says whose mistake it is: the program's or the file's. */
 wf_status wf_label_check(wf_status code, const char *what, int64_t label, int64_t sample, int64_t classes)
 {
     WF_CHECK(label >= 0, code, "%s: label %lld of sample %lld is negative", what, (long long)label, (long long)sample);
@@ -94,6 +99,7 @@ wf_status wf_label_check(wf_status code, const char *what, int64_t label, int64_
     return WF_OK;
 }
 
+/* The number of classes of a data set without a description. */
 static wf_status count_classes(int64_t count, const int64_t *labels, int64_t *classes)
 {
     int64_t most = -1;
@@ -106,6 +112,7 @@ static wf_status count_classes(int64_t count, const int64_t *labels, int64_t *cl
     return WF_OK;
 }
 
+/* Copies: the program may free its arrays. */
 wf_dataset *wf_memory_dataset(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, const void *x, const int64_t *labels)
 {
     WF_NEED_NULL(ctx);
@@ -167,6 +174,7 @@ wf_dataset *wf_tensor_dataset(const wf_tensor *x, const wf_tensor *labels)
     return dataset;
 }
 
+/* A rank without data takes part in everything, with 0 samples. */
 wf_dataset *wf_empty_dataset(wf_ctx *ctx, const wf_dataset_info *like)
 {
     WF_NEED_NULL(ctx);

@@ -12,12 +12,14 @@
 
 /* --- Variables that fit together ---------------------------------------------------------------------------------- */
 
+/* NULL wants nothing. */
 static bool same_name(const char *wanted, const char *name)
 {
     return !wanted || strcmp(wanted, name) == 0;
 }
 
-/* Finds which dimension is time and which is levels; the last two are rows and columns. */
+/* Finds which dimension is time and which is levels; the last two are rows and columns. Names may be given; without,
+ * the time is what the file's conventions say. */
 static wf_status find_dimensions(wf_netcdf *s, wf_netcdf_field *f)
 {
     const wf_nc_variable *v = &f->variable;
@@ -49,7 +51,8 @@ static wf_status find_dimensions(wf_netcdf *s, wf_netcdf_field *f)
     return WF_OK;
 }
 
-/* The first variable says which times, rows and columns there are. */
+/* The first variable says which times, rows and columns there are; the others must have the same, as they are channels
+ * of one sample. */
 static wf_status check_grid(wf_netcdf *s, const wf_netcdf_field *f)
 {
     const wf_nc_variable *v = &f->variable;
@@ -89,6 +92,7 @@ static wf_status read_levels(wf_netcdf *s, wf_netcdf_field *f, const char *text)
     return WF_OK;
 }
 
+/* "name", or "name[A:B]" for some of its levels. */
 static wf_status add_field(wf_netcdf *s, const char *text, size_t length)
 {
     char name[WF_NETCDF_NAME + 64];
@@ -130,6 +134,7 @@ static wf_status add_fields(wf_netcdf *s)
     }
 }
 
+/* Leaves the names that the program gave: the file may be opened again. */
 static void forget_file(wf_netcdf *s)
 {
     wf_nc_close(s->file);
@@ -153,6 +158,7 @@ static wf_status netcdf_open(wf_dataset *dataset)
     forget_file(s);
     WF_TRY(wf_nc_open(s->path, &s->file));
     WF_TRY(add_fields(s));
+    /* Written as a quotient, since the product of two large options may overflow. */
     WF_CHECK((o->frames - 1) <= (i->times - 1) / o->ahead, WF_ERR_SHAPE,
              "%s: %lld frames, each %lld after the last, need %lld times: there are %lld", s->path,
              (long long)o->frames, (long long)o->ahead, (long long)((o->frames - 1) * o->ahead + 1),
@@ -161,6 +167,7 @@ static wf_status netcdf_open(wf_dataset *dataset)
     WF_CHECK((double)o->frames * 4 * (double)i->channels * (double)i->rows * (double)i->columns < 0x1p50, WF_ERR_SHAPE,
              "%s: samples of %lld frames, %lld channels, %lld rows and %lld columns: too many elements", s->path,
              (long long)o->frames, (long long)i->channels, (long long)i->rows, (long long)i->columns);
+    /* One plane in double: all reads go through it, so the kind is not concurrent. */
     s->room_count = (size_t)(i->rows * i->columns);
     s->room = calloc(s->room_count, sizeof *s->room);
     WF_CHECK(s->room, WF_ERR_MEMORY, "%s: no memory for a plane of %zu elements", s->path, s->room_count);
@@ -184,8 +191,10 @@ static bool is_missing(const wf_nc_variable *v, double x)
     return false;
 }
 
+/* Values in double, scaled, missing ones as NaN: the one place that reads elements. */
 wf_status wf_netcdf_plane(wf_netcdf *s, int64_t time, int64_t channel, const wf_box *plane, double *values)
 {
+    /* Channels are the levels of the variables, one after the other. */
     int n = 0;
     while (channel >= s->field[n].first + s->field[n].levels)
         n++;
@@ -205,6 +214,7 @@ wf_status wf_netcdf_plane(wf_netcdf *s, int64_t time, int64_t channel, const wf_
     if (wf_box_empty(*plane))
         return WF_OK;
     WF_TRY(wf_nc_read(s->file, v, &box, values));
+    /* Missing numbers are compared as stored, before they are scaled. */
     for (int64_t i = 0; i < (plane->hi[0] - plane->lo[0]) * columns; i++) {
         const double value = values[i] * v->scale + v->offset;
         if (is_missing(v, values[i])) {
@@ -221,7 +231,7 @@ wf_status wf_netcdf_plane(wf_netcdf *s, int64_t time, int64_t channel, const wf_
     return WF_OK;
 }
 
-/* One channel of a sample. */
+/* One channel of a sample: a value, a mask of what is there, or the climatology of that time. */
 typedef struct place {
     int64_t time, channel; /* of a frame */
     enum { VALUE, MASK, CLIMATOLOGY } what;
@@ -237,6 +247,7 @@ static place locate_channel(const wf_netcdf *s, int64_t sample, int64_t channel)
     return p;
 }
 
+/* The mask is of the value after normalisation. */
 static float normalise(const wf_netcdf *s, const place *p, double value, int64_t row, int64_t column)
 {
     const wf_climatology *c = s->climatology;
@@ -261,6 +272,7 @@ static void write_climatology(const wf_netcdf *s, const place *p, const wf_box *
         }
 }
 
+/* Plane by plane: a box of a sample reads only its own rows and columns from the file. */
 static wf_status netcdf_read_box(wf_dataset *dataset, int64_t index, const wf_sample_key *key, const wf_box *box,
                                  void *x, int64_t *label)
 {
@@ -268,6 +280,7 @@ static wf_status netcdf_read_box(wf_dataset *dataset, int64_t index, const wf_sa
     float *to = x;
     const wf_box plane = {.rank = 2, .lo = {box->lo[1], box->lo[2]}, .hi = {box->hi[1], box->hi[2]}};
     const int64_t columns = plane.hi[1] - plane.lo[1], count = (plane.hi[0] - plane.lo[0]) * columns;
+    /* A data set of this kind has no labels. */
     *label = 0;
     if (wf_box_empty(*box))
         return WF_OK;
@@ -330,6 +343,7 @@ wf_status wf_netcdf_info_get(wf_dataset *dataset, wf_netcdf_info *info)
     return WF_OK;
 }
 
+/* A variable of one dimension, scaled as the others. */
 wf_status wf_netcdf_coordinate(wf_dataset *dataset, const char *name, int64_t count, double *values)
 {
     wf_netcdf *s = NULL;
@@ -349,6 +363,7 @@ wf_status wf_netcdf_coordinate(wf_dataset *dataset, const char *name, int64_t co
     return WF_OK;
 }
 
+/* Room for all names of a variable, which the library bounds. */
 static wf_status visit_all(wf_nc *file, wf_netcdf_visit visit, void *user)
 {
     wf_nc_variable v;
@@ -381,6 +396,7 @@ static bool copy_text(wf_ctx *ctx, char **to, const char *text)
     return !text || *to;
 }
 
+/* Options that depend on the file are checked when it is opened. */
 wf_dataset *wf_netcdf_dataset(wf_ctx *ctx, const char *path, wf_netcdf_opts opts)
 {
     WF_NEED_NULL(ctx);

@@ -17,6 +17,7 @@ typedef struct announcement {
     int32_t shuffle, equal;
 } announcement;
 
+/* Both forms depend on numbers only, so each rank knows the parts of all. */
 static wf_dataset_part part_of(int64_t n, int64_t size, int64_t rank, bool equal)
 {
     int64_t lo, hi;
@@ -39,7 +40,8 @@ static wf_dataset_part *parts_new(const wf_mesh *mesh, int64_t n, bool equal)
     return parts;
 }
 
-/* The random order before the division; NULL without an error if the order is not changed. */
+/* The random order before the division; NULL without an error if the order is not changed. All ranks could make it:
+ * only those that read need it. */
 static wf_status order_new(wf_ctx *ctx, const announcement *a, int64_t **order)
 {
     const int64_t n = a->info.count;
@@ -53,6 +55,8 @@ static wf_status order_new(wf_ctx *ctx, const announcement *a, int64_t **order)
     return WF_OK;
 }
 
+/* Every rank fills one from its own options; the root's replaces it, but for each_reads also the data's description
+ * must fit. */
 static announcement announce(wf_comm *comm, wf_scatter_opts opts)
 {
     /* memset: the padding is sent too. */
@@ -72,6 +76,7 @@ static wf_status check_root(wf_comm *comm, int root)
     return WF_OK;
 }
 
+/* The root's failure is told to all by the caller. */
 static wf_status open_on_root(wf_dataset *dataset, announcement *a)
 {
     WF_TRY(wf_check(dataset));
@@ -102,7 +107,8 @@ typedef struct round_trip {
     size_t *part_bytes;
 } round_trip;
 
-/* The root's memory for a round is bounded by this, whatever the size of the data set. */
+/* The root's memory for a round is bounded by this, whatever the size of the data set, and every rank computes the same
+ * number from the announcement. */
 static int64_t chunk_samples(const announcement *a, int places, size_t sample_bytes)
 {
     const uint64_t all = (sample_bytes + sizeof(int64_t)) * (uint64_t)places;
@@ -114,6 +120,7 @@ static wf_status prepare_root(round_trip *t)
 {
     if (!t->is_root)
         return WF_OK;
+    /* One byte more, since samples may have none. */
     const size_t samples = (size_t)(t->chunk * t->places);
     t->x = wf_malloc(t->ctx, samples * t->sample_bytes + 1);
     t->labels = wf_calloc(t->ctx, samples, sizeof *t->labels);
@@ -125,7 +132,7 @@ static wf_status prepare_root(round_trip *t)
     return WF_OK;
 }
 
-/* Samples [start, start + count) of a part, limited to what the part has. */
+/* Samples [start, start + count) of a part, limited to what the part has: the last rounds of short parts are empty. */
 static int64_t round_count(const round_trip *t, int64_t held, int64_t start)
 {
     const int64_t left = held - start;
@@ -140,6 +147,7 @@ static wf_status read_round(round_trip *t, int64_t start)
         for (int64_t i = 0; i < round_count(t, t->parts[p].count, start); i++) {
             const int64_t place = t->parts[p].first + start + i, slot = p * t->chunk + i;
             const int64_t sample = t->order ? t->order[place] : place;
+            /* Transforms below the scatter draw once, on the root, with keys that no later draw has. */
             const wf_sample_key key = wf_sample_key_before_scatter(t->a->seed, 0, sample);
             WF_TRY(wf_dataset_read(t->source, sample, &key, t->x + (size_t)slot * t->sample_bytes, t->labels + slot));
         }
@@ -149,6 +157,7 @@ static wf_status read_round(round_trip *t, int64_t start)
 /* Scatters `bytes` for each sample of a round; `all` is the root's buffer, `mine` this rank's place. */
 static wf_status scatter_round(round_trip *t, int64_t start, size_t bytes, const unsigned char *all, void *mine)
 {
+    /* Ranks that share a place along data get the same samples. */
     for (int r = 0; t->is_root && r < t->size; r++) {
         int place[WF_AXES];
         wf_mesh_place(t->mesh, r, place);
@@ -167,6 +176,7 @@ static wf_status send_rounds(round_trip *t)
     const int64_t longest = (t->a->info.count + t->places - 1) / t->places;
     for (int64_t start = 0; start < longest; start += t->chunk) {
         const int64_t at = start < t->held ? start : t->held;
+        /* Before the samples, as nothing else would tell the others that the root failed. */
         WF_TRY(wf_bcast_status(t->comm, read_round(t, start), t->root));
         WF_TRY(scatter_round(t, start, t->sample_bytes, t->x, t->rows->x + (size_t)at * t->sample_bytes));
         if (t->a->info.labels)
@@ -187,6 +197,7 @@ static void mark(const round_trip *t, wf_dataset *dataset)
 static wf_status prepare_part(round_trip *t, wf_dataset **out)
 {
     const announcement *a = t->a;
+    /* The other ranks learn here how much memory they need, before anything large is sent. */
     wf_dataset_info info = a->info;
     t->parts = parts_new(t->mesh, a->info.count, a->equal);
     if (!t->parts)
@@ -202,7 +213,8 @@ static wf_status prepare_part(round_trip *t, wf_dataset **out)
     return WF_OK;
 }
 
-/* Every rank reads for itself what wf_rows_dataset_new would hold. *dataset is taken. */
+/* Every rank reads for itself what wf_rows_dataset_new would hold. *dataset is taken. Counts, shapes and types must be
+ * the root's, or parts of different data would be taken for one. */
 static wf_status prepare_reader(round_trip *t, wf_dataset **dataset, wf_dataset **out)
 {
     const announcement *a = t->a;
@@ -244,6 +256,7 @@ static wf_status scatter(const wf_mesh *mesh, wf_dataset **dataset, wf_scatter_o
     wf_status status;
     if (opts.each_reads)
         WF_TRY_OUT(wf_agree_status(comm, open_on_root(*dataset, &a)));
+    /* With each_reads every rank opens its own; else only the root has a data set. */
     else
         WF_TRY_OUT(wf_bcast_status(comm, t.is_root ? open_on_root(*dataset, &a) : WF_OK, opts.root));
     WF_TRY_OUT(wf_bcast_bytes(comm, &a, sizeof a, opts.root));
@@ -268,6 +281,7 @@ out:
 wf_dataset *wf_mesh_scatter_dataset(const wf_mesh *mesh, wf_dataset *dataset, wf_scatter_opts opts)
 {
     wf_dataset *out = NULL;
+    /* Taken in any case, as constructors nest. */
     if (!mesh)
         wf_dataset_free(dataset);
     WF_NEED_NULL(mesh);
@@ -289,6 +303,7 @@ wf_dataset *wf_scatter_dataset(wf_comm *comm, wf_dataset *dataset, wf_scatter_op
     return wf_mesh_scatter_dataset(wf_comm_mesh(comm), dataset, opts);
 }
 
+/* As a status that all ranks agree on: a NULL on one rank is an error on all. */
 static wf_status check_index(wf_comm *comm, int root, const int64_t *count, int64_t *const *index)
 {
     WF_NEED(count);
@@ -296,6 +311,7 @@ static wf_status check_index(wf_comm *comm, int root, const int64_t *count, int6
     return check_root(comm, root);
 }
 
+/* Uses the arithmetic of the data set, for programs that read their samples themselves. */
 static wf_status own_index(wf_comm *comm, const announcement *a, int64_t *count, int64_t **index)
 {
     const wf_dataset_part part = part_of(a->info.count, wf_comm_size(comm), wf_comm_rank(comm), a->equal);

@@ -19,7 +19,8 @@ struct wf_shared_iter {
     char name[WF_BATCH_FIELDS][WF_FIELD_NAME];
 };
 
-/* The description of a tensor that is sent to the other ranks; rank -1: there is none. */
+/* The description of a tensor that is sent to the other ranks; rank -1: there is none. Sent as bytes, so its fields
+ * have fixed sizes and no pointer. */
 typedef struct form {
     int32_t dtype, order, rank, pad;
     int64_t dim[WF_MAX_RANK];
@@ -41,6 +42,7 @@ static wf_status check_shared(const wf_comm *comm, const wf_iter *iter, int root
     return WF_OK;
 }
 
+/* The iterator is taken on all ranks; ranks that do not read free theirs. */
 wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root)
 {
     const bool reads = comm && wf_comm_rank(comm) == root;
@@ -141,6 +143,7 @@ static wf_status make_batch(wf_shared_iter *shared, const heading *h, wf_batch *
     return WF_OK;
 }
 
+/* The root's batch is in its own tensors; the others receive into theirs. */
 static wf_status receive(wf_shared_iter *shared, const heading *h, wf_batch *batch)
 {
     if (!shared->iter)
@@ -151,6 +154,8 @@ static wf_status receive(wf_shared_iter *shared, const heading *h, wf_batch *bat
     return WF_OK;
 }
 
+/* Collective. The status goes first: a file that the root cannot read is an error of all, and no rank waits for
+ * tensors. */
 wf_status wf_shared_next(wf_shared_iter *shared, wf_batch *batch)
 {
     WF_NEED(shared);
@@ -184,7 +189,7 @@ wf_status wf_shared_visit(void *shared, wf_archive *archive)
     return wf_shared_archive(shared, archive);
 }
 
-/* What must be equal; the seed is rank 0's. */
+/* What must be equal; the seed is rank 0's, which the others take. */
 typedef struct order {
     int64_t count, size, flags;
     uint64_t options; /* a hash of growing sizes, and of the fields of wf_collate */
@@ -213,6 +218,7 @@ static wf_status compare(const wf_comm *comm, const order *table)
     return WF_OK;
 }
 
+/* Functions cannot be compared; their fields are. */
 static uint64_t hash_options(const wf_batch_opts *opts)
 {
     uint64_t hash = 0;
@@ -241,6 +247,7 @@ static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
     WF_TRY_OUT(wf_agree_status(comm, status));
     const order mine = {.count = dataset->info.count,
                         .size = opts->size,
+                        /* Options as bits of one number. */
                         .flags = opts->shuffle + 2 * opts->drop_last + 4 * opts->once + 8 * opts->raw,
                         .options = hash_options(opts),
                         .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};

@@ -20,6 +20,7 @@ typedef struct terms {
     int64_t epoch_length;
 } terms;
 
+/* Bounds are compared by a hash: a rank has only its own box beside them. */
 static form form_of(const wf_mesh *mesh, const wf_layout *layout)
 {
     form f = {.known = layout->known};
@@ -37,6 +38,7 @@ static form form_of(const wf_mesh *mesh, const wf_layout *layout)
     return f;
 }
 
+/* The error is the same on all ranks, as all have the same records. */
 static wf_status compare_forms(const wf_comm *comm, const char *name, int r, const form *first, const form *other)
 {
     char text[2][WF_SHAPE_TEXT];
@@ -66,6 +68,7 @@ static wf_status compare_terms(const wf_comm *comm, const terms *all)
     return WF_OK;
 }
 
+/* Local: every rank checks its own options, and all agree on the verdict before any compares. */
 static wf_status check_streamed_layout(const wf_mesh *mesh, const char *name, const wf_layout *layout)
 {
     char text[WF_LAYOUT_TEXT];
@@ -90,6 +93,7 @@ static wf_status agree_terms(const wf_mesh *mesh, const wf_streamed_opts *opts)
     wf_comm *comm = wf_mesh_world(mesh);
     const size_t bytes = (size_t)wf_comm_size(comm) * sizeof(terms);
     void *all = NULL;
+    /* Ranks that fail here must still come to the agreement, so that none waits in the gather. */
     wf_status status = check_streamed_opts(mesh, opts);
     if (status == WF_OK)
         status = wf_host_take(comm, bytes, &all);
@@ -215,6 +219,7 @@ void wf_streamed_place_get(const wf_iter *iter, wf_iter_place *place)
                              .total = -1};
 }
 
+/* A place of another stream is refused: the program makes its batches, and nothing here could make up for it. */
 wf_status wf_streamed_place_set(wf_iter *iter, const wf_iter_place *place)
 {
     wf_streamed *s = iter->streamed;

@@ -24,6 +24,7 @@ static wf_status subset_open(wf_dataset *dataset)
     return WF_OK;
 }
 
+/* The key stays: transforms below draw by the number that the sample has in the subset. */
 static wf_status subset_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
 {
     const subset *s = dataset->state;
@@ -64,6 +65,7 @@ wf_dataset *wf_subset(wf_dataset *inner, int64_t count, const int64_t *index)
         WF_FAIL_NULL(WF_ERR_ARGUMENT, "a subset of %lld samples%s", (long long)count, index ? "" : " without indices");
     }
     s->count = count;
+    /* The program's list may be gone by the first read. */
     s->index = wf_malloc(dataset->ctx, count ? (size_t)count * sizeof *index : 1);
     if (!s->index) {
         wf_dataset_free(dataset);

@@ -13,6 +13,7 @@ typedef struct space {
     uint64_t stream;
 } space;
 
+/* The shape of samples is known when the data set below is open, not before. */
 static wf_status space_open(wf_dataset *dataset)
 {
     space *s = dataset->state;
@@ -29,6 +30,7 @@ static wf_status space_open(wf_dataset *dataset)
 
 static wf_dataset *space_new(wf_dataset *inner, const wf_dataset_kind *kind, space settings)
 {
+    /* A bound far above any image keeps sums of sides from overflowing. */
     const int64_t most = 1 << 20;
     if (inner && (settings.pad < 0 || settings.height < 0 || settings.width < 0 || settings.pad > most ||
                   settings.height > most || settings.width > most)) {
@@ -42,7 +44,7 @@ static wf_dataset *space_new(wf_dataset *inner, const wf_dataset_kind *kind, spa
     return dataset;
 }
 
-/* Four random words of this sample in this epoch. */
+/* Four random words of this sample in this epoch: all that a transform draws, so threads may read in any order. */
 static void draw_words(const space *s, const wf_sample_key *key, uint32_t word[4])
 {
     wf_philox(key->seed, s->stream, (uint64_t)key->epoch, (uint64_t)key->sample, word);
@@ -82,6 +84,7 @@ wf_dataset *wf_transform_random_flip(wf_dataset *inner)
     return space_new(inner, &flip_kind, (space){0});
 }
 
+/* A crop of the padded sample must fit into it. */
 static wf_status crop_open(wf_dataset *dataset)
 {
     WF_TRY(space_open(dataset));
@@ -112,7 +115,7 @@ static void copy_window(const wf_dataset *dataset, const uint32_t word[4], const
     const int64_t left = (s->middle ? columns / 2 : below(word[1], columns)) - s->pad;
     const int64_t from = left < 0 ? -left : 0; /* columns [from, to) of the window lie on the sample */
     const int64_t to = in.dim[2] - left < s->width ? in.dim[2] - left : s->width;
-    /* What the window shows beside the sample is zero. */
+    /* What the window shows beside the sample is zero. Rows and columns beside the sample were padding. */
     memset(x, 0, wf_dataset_sample_bytes(dataset));
     if (from >= to)
         return;
@@ -163,6 +166,7 @@ wf_dataset *wf_transform_centre_crop(wf_dataset *inner, int64_t pad, int64_t hei
     return space_new(inner, &middle_kind, (space){.middle = true, .pad = pad, .height = height, .width = width});
 }
 
+/* Planes are interpolated as bytes or floats; other types have no resize. */
 static wf_status resize_open(wf_dataset *dataset)
 {
     const wf_dtype dtype = dataset->inner->info.dtype;
@@ -179,6 +183,7 @@ static wf_status resize_read(wf_dataset *dataset, int64_t index, const wf_sample
     const space *s = dataset->state;
     const wf_shape in = dataset->inner->info.shape;
     const wf_dtype dtype = dataset->info.dtype;
+    /* Nothing to do for samples of that size. */
     if (wf_shape_equal(in, dataset->info.shape))
         return wf_dataset_read(dataset->inner, index, key, x, label);
     void *sample;

@@ -13,6 +13,7 @@ typedef struct affine {
     bool only_u8;
 } affine;
 
+/* One value serves all channels, or each has its own. */
 static wf_status affine_open(wf_dataset *dataset)
 {
     affine *a = dataset->state;
@@ -20,6 +21,7 @@ static wf_status affine_open(wf_dataset *dataset)
     const char *name = dataset->kind->name;
     WF_CHECK(inner.dtype == WF_U8 || (inner.dtype == WF_F32 && !a->only_u8), WF_ERR_DTYPE, "%s: samples of type %s",
              name, wf_dtype_name(inner.dtype));
+    /* Samples without dimensions count as one channel. */
     const int64_t channels = inner.shape.rank > 0 ? inner.shape.dim[0] : 1;
     WF_CHECK(a->channels == 1 || a->channels == channels, WF_ERR_SHAPE,
              "%s: values for %lld channels, but the samples have %lld", name, (long long)a->channels,
@@ -33,6 +35,7 @@ static wf_status affine_read(wf_dataset *dataset, int64_t index, const wf_sample
     const affine *a = dataset->state;
     const wf_shape shape = dataset->info.shape;
     const int64_t count = wf_shape_count(shape), channels = shape.rank > 0 ? shape.dim[0] : 1;
+    /* Bytes are scaled to [0, 1] first, as in torchvision, so means and deviations are of that range. */
     const bool u8 = dataset->inner->info.dtype == WF_U8;
     void *sample;
     WF_TRY(wf_dataset_read_inner(dataset, index, key, &sample, label));
@@ -50,6 +53,7 @@ static wf_status affine_read(wf_dataset *dataset, int64_t index, const wf_sample
     return WF_OK;
 }
 
+/* Also of a transform that was made in part. */
 static void affine_free(wf_dataset *dataset)
 {
     affine *a = dataset->state;
@@ -73,6 +77,7 @@ static const wf_dataset_kind scale_kind = {
     .concurrent = true,
 };
 
+/* Numbers are set by the caller. */
 static wf_dataset *affine_new(wf_dataset *inner, const wf_dataset_kind *kind, int64_t channels)
 {
     wf_dataset *dataset = wf_dataset_new(inner ? inner->ctx : NULL, kind, inner, sizeof(affine));
@@ -155,7 +160,7 @@ static wf_status channels_open(wf_dataset *dataset)
     return WF_OK;
 }
 
-/* The weights of ITU-R BT.601, which JPEG uses, too. */
+/* The weights of ITU-R BT.601, which JPEG uses, too. Planes are red, green, blue; alpha is not read. */
 static void luma(wf_dtype dtype, const void *in, int64_t plane, void *out)
 {
     const uint8_t *b = in;
@@ -178,6 +183,7 @@ static wf_status channels_read(wf_dataset *dataset, int64_t index, const wf_samp
     WF_TRY(wf_dataset_read_inner(dataset, index, key, &sample, label));
     if (s->channels == 1 && from >= 3)
         luma(dataset->info.dtype, sample, plane, x);
+    /* One plane serves all channels of the result, or the first ones are taken. */
     else
         for (int64_t c = 0; c < s->channels; c++)
             memcpy((char *)x + (size_t)c * bytes, (const char *)sample + (from == 1 ? 0 : (size_t)c * bytes), bytes);
