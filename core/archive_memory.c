@@ -29,6 +29,7 @@ static void entry_free(entry *e)
 
 static wf_status entry_new(memory *m, const char *path, wf_dtype dtype, wf_shape shape, entry **out)
 {
+    /* A search from the front for each entry: an archive has hundreds of entries, saved once and loaded once. */
     for (const entry *e = m->first; e; e = e->next)
         WF_CHECK(strcmp(e->path, path) != 0, WF_ERR_STATE, "%s is saved twice", path);
     entry *e = wf_calloc(m->ctx, 1, sizeof *e);
@@ -52,6 +53,7 @@ static wf_status entry_new(memory *m, const char *path, wf_dtype dtype, wf_shape
     return WF_OK;
 }
 
+/* A layout may have changed, shape and type may not: the caller learns which entry is at fault, and how. */
 static wf_status entry_find(const memory *m, const char *path, wf_dtype dtype, wf_shape shape, entry **out)
 {
     char text[2][WF_SHAPE_TEXT];
@@ -129,6 +131,7 @@ static void free_memory(wf_archive *archive)
 static const wf_archive_ops memory_ops = {
     .tensor = visit_tensor, .has = visit_has, .i64 = visit_i64, .f64 = visit_f64, .free = free_memory};
 
+/* Writes first; wf_archive_memory_rewind makes it readable, as often as wanted. */
 wf_archive *wf_archive_memory(wf_ctx *ctx)
 {
     WF_NEED_NULL(ctx);
@@ -142,6 +145,7 @@ wf_archive *wf_archive_memory(wf_ctx *ctx)
     return archive;
 }
 
+/* Nothing is moved: entries are found by path, so reading needs no place to start from. */
 wf_status wf_archive_memory_rewind(wf_archive *archive)
 {
     WF_NEED(archive);

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+/* At most two slabs for each dimension, of which the earlier dimensions have the larger ones. */
 int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK])
 {
     const wf_box hole = wf_box_intersect(outer, inner);
@@ -33,6 +34,8 @@ int wf_box_subtract(wf_box outer, wf_box inner, wf_box rest[2 * WF_MAX_RANK])
     return n;
 }
 
+/* From the innermost dimension outwards: once a dimension is not whole, the next run of elements lies elsewhere, so all
+ * dimensions outside it must have length 1. */
 bool wf_box_dense_in(wf_box box, wf_box world, wf_order order)
 {
     bool outside = false;
@@ -51,6 +54,7 @@ wf_status wf_pieces_push(wf_pieces *l, const wf_piece *one)
     wf_piece *piece = wf_grow(l->ctx, l->piece, &l->room, l->n + 1, sizeof *piece);
     if (!piece)
         return wf_error_code();
+    /* wf_grow doubles the room, and leaves the old list as it was when it fails. */
     l->piece = piece;
     l->piece[l->n++] = *one;
     return WF_OK;
@@ -59,10 +63,13 @@ wf_status wf_pieces_push(wf_pieces *l, const wf_piece *one)
 wf_status wf_pieces_subtract(wf_pieces *left, wf_box box)
 {
     const int64_t n = left->n;
+    /* The new boxes go to the end and are moved down afterwards: the loop above may not write over what it has yet to
+     * read. */
     int64_t kept = 0;
     for (int64_t i = 0; i < n; i++) {
         wf_box rest[2 * WF_MAX_RANK];
         const wf_box one = left->piece[i].box;
+        /* Only pieces that meet the box are cut, so the list does not grow where nothing is taken out. */
         if (wf_box_empty(wf_box_intersect(one, box))) {
             left->piece[kept++].box = one;
             continue;
@@ -89,6 +96,8 @@ static void place_slabs(wf_slabs *slabs)
     }
 }
 
+/* A buffer for what a rank does not have: one dense box for each side. need and have may be apart; then there is one
+ * slab, the need. */
 wf_slabs wf_slabs_of(wf_box need, wf_box have)
 {
     wf_slabs slabs = {.need = need};
@@ -105,6 +114,8 @@ int wf_slabs_find(const wf_slabs *slabs, wf_box box)
     return i;
 }
 
+/* A piece of a plan must lie in one buffer, since one copy moves it: what would be spread over two slabs makes one of
+ * all of them, at the price of memory for what the rank has already. */
 void wf_slabs_hold(wf_slabs *slabs, wf_box box)
 {
     if (wf_slabs_find(slabs, box) < slabs->n)
@@ -116,6 +127,7 @@ void wf_slabs_hold(wf_slabs *slabs, wf_box box)
 
 /* --- which pieces meet a box -------------------------------------------------------------------------------------- */
 
+/* wf_box_intersect would make a box first: the search asks this for each node. */
 static bool meet(const wf_box *a, const wf_box *b)
 {
     for (int d = 0; d < a->rank; d++)
@@ -124,6 +136,7 @@ static bool meet(const wf_box *a, const wf_box *b)
     return !wf_box_empty(*a) && !wf_box_empty(*b);
 }
 
+/* An empty box has no place, and would draw the box around to wherever its corners are. */
 static wf_box box_around(wf_box a, wf_box b)
 {
     if (wf_box_empty(a) || wf_box_empty(b))
@@ -135,6 +148,8 @@ static wf_box box_around(wf_box a, wf_box b)
     return a;
 }
 
+/* A tree of 2 n - 1 nodes in one array without pointers: the left half follows its parent, and takes 2 (middle - lo) -
+ * 1 nodes. */
 static void fill_tree(wf_piece_tree *t, int64_t node, int64_t lo, int64_t hi)
 {
     const int64_t middle = lo + (hi - lo) / 2, right = node + 2 * (middle - lo);
@@ -147,6 +162,7 @@ static void fill_tree(wf_piece_tree *t, int64_t node, int64_t lo, int64_t hi)
     t->around[node] = box_around(t->around[node + 1], t->around[right]);
 }
 
+/* One more than needed, so that a list without pieces asks for memory too and the caller frees in every case. */
 wf_status wf_piece_tree_make(wf_ctx *ctx, wf_piece_tree *t, const wf_pieces *l)
 {
     *t = (wf_piece_tree){
@@ -158,6 +174,8 @@ wf_status wf_piece_tree_make(wf_ctx *ctx, wf_piece_tree *t, const wf_pieces *l)
     return WF_OK;
 }
 
+/* Halves that are outside [first, last) or that miss the box are not opened. The call depth is the logarithm of the
+ * list. */
 static int64_t search(const wf_piece_tree *t, int64_t node, int64_t lo, int64_t hi, const wf_box *box, int64_t first,
                       int64_t last)
 {
@@ -200,6 +218,8 @@ static int by_size(const void *left, const void *right)
     return a->part < b->part ? -1 : a->part > b->part;
 }
 
+/* Pieces overlap only where a boundary repeats elements, so most lists need no more than this test. It is quadratic, in
+ * the pieces of one peer. */
 static bool any_overlap(const wf_piece *part, int64_t n)
 {
     for (int64_t i = 1; i < n; i++)
@@ -222,11 +242,14 @@ static wf_status push_echo(claims *c, int64_t of, wf_piece piece)
     return WF_OK;
 }
 
+/* What no claim before has, becomes this part's; what one has, becomes an echo of it. Kept pieces never overlap, so an
+ * element has one owner. */
 static wf_status claim_part(claims *c, const wf_piece *part, claim *own)
 {
     c->left.n = 0;
     own->first = c->kept.n;
     WF_TRY(wf_pieces_push(&c->left, &(wf_piece){.box = part->box}));
+    /* own->first: pieces of this part's own must not be taken for earlier ones. */
     for (int64_t k = 0; k < own->first && c->left.n > 0; k++) {
         const wf_box kept = c->kept.piece[k].box, box = wf_box_intersect(part->box, kept);
         if (wf_box_empty(box))
@@ -248,7 +271,8 @@ static int by_part(const void *left, const void *right)
     return a->part < b->part ? -1 : a->part > b->part;
 }
 
-/* What is kept takes the place of the parts, in their order; the echoes get the numbers that pieces have there. */
+/* What is kept takes the place of the parts, in their order; the echoes get the numbers that pieces have there. Both
+ * ends of an exchange make the same list, so its order must not depend on the sort by size. */
 static wf_status replace_parts(claims *c, wf_pieces *parts, int64_t first)
 {
     int64_t *number = wf_malloc(c->kept.ctx, ((size_t)c->kept.n + 1) * sizeof *number);
@@ -266,6 +290,7 @@ static wf_status replace_parts(claims *c, wf_pieces *parts, int64_t first)
     return status;
 }
 
+/* `part` points into the list that replace_parts writes over: the call comes last. */
 static wf_status claim_all(claims *c, wf_pieces *parts, int64_t first)
 {
     const wf_piece *part = parts->piece + first;
@@ -277,6 +302,7 @@ static wf_status claim_all(claims *c, wf_pieces *parts, int64_t first)
     return replace_parts(c, parts, first);
 }
 
+/* Echoes that were in the list before have their final numbers and are left alone. */
 wf_status wf_pieces_once(wf_pieces *parts, int64_t first, wf_echoes *echoes)
 {
     claims c = {.n = parts->n - first,

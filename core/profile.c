@@ -9,8 +9,10 @@
 #include <string.h>
 #include <time.h>
 
+/* Four slots for each of the first 256 rows. */
 #define FIRST_SLOTS 1024
 
+/* Tests set the clocks of ranks apart, as those of different machines are. */
 static int64_t moved_ns;
 
 int64_t wf_profile_clock(void)
@@ -31,6 +33,7 @@ static wf_status allocate(wf_profile *p, int64_t events)
 {
     p->slots = FIRST_SLOTS;
     p->slot = malloc((size_t)p->slots * sizeof *p->slot);
+    /* Events are allocated once: a record in the middle of a kernel's loop must not wait for memory to move. */
     p->event = events > 0 ? malloc((size_t)events * sizeof *p->event) : NULL; /* pages are taken as they are used */
     p->most_events = events;
     WF_CHECK(p->slot && (p->event || events == 0), WF_ERR_MEMORY, "no memory for a profile of %lld events",
@@ -39,6 +42,7 @@ static wf_status allocate(wf_profile *p, int64_t events)
     return WF_OK;
 }
 
+/* Every kernel of the context is timed by exchanging its table, so nothing is paid where no profile is taken. */
 wf_status wf_profile_begin(wf_ctx *ctx, int64_t events)
 {
     WF_NEED(ctx);
@@ -66,6 +70,7 @@ wf_status wf_profile_begin(wf_ctx *ctx, int64_t events)
     return WF_OK;
 }
 
+/* Reading a profile is allowed after its end: only the context gets its own table back. */
 void wf_profile_end(wf_profile *profile)
 {
     if (!profile || profile->end_ns)
@@ -80,6 +85,7 @@ void wf_profile_free(wf_profile *profile)
     wf_profile *p = profile;
     if (!p)
         return;
+    /* A profile that was never begun has no context to give back. */
     if (p->ctx)
         wf_profile_end(p);
     for (int64_t i = 0; i < p->n_names; i++)
@@ -93,7 +99,8 @@ void wf_profile_free(wf_profile *profile)
 
 /* --- Names -------------------------------------------------------------------------------------------------------- */
 
-/* Layers are few, and the same ones come again and again: the list is short, and a pointer often suffices. */
+/* Layers are few, and the same ones come again and again: the list is short, and a pointer often suffices. Without
+ * memory the name becomes the empty one: the time is counted, only not told apart. */
 static const char *copy_of(wf_profile *p, const char *name)
 {
     for (int64_t i = 0; i < p->n_names; i++)
@@ -114,6 +121,7 @@ static const char *copy_of(wf_profile *p, const char *name)
     return copy;
 }
 
+/* Returns the layer before, which the caller sets again: layers lie inside each other. */
 const char *wf_profile_change_layer(wf_profile *profile, const char *layer)
 {
     const char *before = profile->layer;
@@ -128,7 +136,8 @@ const char *wf_profile_current(const wf_profile *profile)
 
 /* --- Rows --------------------------------------------------------------------------------------------------------- */
 
-/* The place of the row in the table, or the one that it would have. */
+/* The place of the row in the table, or the one that it would have. Open addressing by steps of one; the table is never
+ * more than a quarter full, so an empty slot is always found. */
 static int32_t *place_of(const wf_profile *p, const wf_profile_row *row)
 {
     uint64_t at = wf_hash_text(wf_hash_text((uint64_t)row->kind, row->name), row->layer) % (uint64_t)p->slots;
@@ -140,6 +149,8 @@ static int32_t *place_of(const wf_profile *p, const wf_profile_row *row)
     }
 }
 
+/* The table is made anew rather than moved, since places depend on its size. On failure the old one stays as it was,
+ * with `room` unchanged although rows may have got more. */
 static bool grow_rows(wf_profile *p)
 {
     const int64_t room = p->room ? 2 * p->room : FIRST_SLOTS / 4;
@@ -162,6 +173,7 @@ static bool grow_rows(wf_profile *p)
 /* -1 where there is no memory for it. */
 static int32_t row_of(wf_profile *p, wf_profile_kind kind, const char *name)
 {
+    /* An iterator is waited for between layers: its time belongs to none. */
     const wf_profile_row row = {.kind = kind, .name = name, .layer = kind == WF_PROFILE_INPUT ? "" : p->layer};
     const int32_t *found = place_of(p, &row);
     if (*found >= 0)
@@ -171,10 +183,12 @@ static int32_t row_of(wf_profile *p, wf_profile_kind kind, const char *name)
     const int32_t i = (int32_t)p->n_rows++;
     p->row[i] = row;
     p->row[i].name = copy_of(p, name);
+    /* grow_rows may have changed the table since the search above. */
     *place_of(p, &row) = i;
     return i;
 }
 
+/* Rows go on counting when the events are full, so sums are complete while the list of events is a beginning. */
 void wf_profile_add(wf_profile *profile, wf_profile_kind kind, const char *name, const wf_profile_event *event)
 {
     const int32_t i = row_of(profile, kind, name);
@@ -211,6 +225,7 @@ int64_t wf_profile_left_out(const wf_profile *profile)
     return profile->left_out;
 }
 
+/* A profile that still runs counts up to now. */
 int64_t wf_profile_ns(const wf_profile *profile)
 {
     return (profile->end_ns ? profile->end_ns : wf_profile_clock()) - profile->start_ns;

@@ -20,6 +20,8 @@ static bool is_empty(const wf_strided *a)
     return false;
 }
 
+/* Each place reads one element, so any order of the copy gives the same bits, and all steps are one call of the
+ * kernel. */
 wf_status wf_strided_spread(wf_ctx *ctx, const wf_strided *source, const wf_strided *place, const int8_t *step,
                             bool accumulate)
 {
@@ -29,12 +31,15 @@ wf_status wf_strided_spread(wf_ctx *ctx, const wf_strided *source, const wf_stri
     for (int d = 0; d < from.rank; d++) {
         if (step[d] < 0)
             turn_back(&from, d);
+        /* A stride of 0 repeats the element; its length is that of the place. */
         from.stride[d] = step[d] == 0 ? 0 : from.stride[d];
         from.dim[d] = place->dim[d];
     }
     return ctx->k->copy(ctx, &from, place, accumulate);
 }
 
+/* The reverse of spread: many places may belong to one element. Adding them in one call would leave the order of the
+ * sum to the kernel, so each slice of repeated places has a call of its own. */
 wf_status wf_strided_gather(wf_ctx *ctx, const wf_strided *place, const wf_strided *source, const int8_t *step,
                             bool accumulate)
 {
@@ -51,6 +56,8 @@ wf_status wf_strided_gather(wf_ctx *ctx, const wf_strided *place, const wf_strid
         from.dim[d] = 1;
     }
     char *const first = from.data;
+    /* Slices count like the digits of a number, the innermost dimension fastest: the row-major order that the header
+     * promises. */
     for (int64_t i = 0; i < slices; i++) {
         int64_t rest = i, at = 0;
         for (int d = from.rank - 1; d >= 0; d--) {
@@ -60,11 +67,13 @@ wf_status wf_strided_gather(wf_ctx *ctx, const wf_strided *place, const wf_strid
             rest /= place->dim[d];
         }
         from.data = first + at * (int64_t)wf_dtype_size(from.dtype);
+        /* The first slice overwrites where the caller does not accumulate; all others add to it. */
         WF_TRY(ctx->k->copy(ctx, &from, source, accumulate || i > 0));
     }
     return WF_OK;
 }
 
+/* Through a copy of one number with strides of 0: tables have a fill for dense arrays only. */
 wf_status wf_strided_fill(wf_ctx *ctx, const wf_strided *y, double value)
 {
     const size_t bytes = wf_dtype_size(y->dtype);
@@ -83,6 +92,7 @@ wf_status wf_strided_fill(wf_ctx *ctx, const wf_strided *y, double value)
     return status;
 }
 
+/* y = -1 x in place, by the same kernel on every device. */
 wf_status wf_negate(wf_ctx *ctx, wf_dtype dtype, void *data, int64_t count)
 {
     WF_CHECK(wf_dtype_is_float(dtype), WF_ERR_DTYPE,
@@ -112,7 +122,8 @@ static wf_strided part_at(const wf_boxed *a, wf_box part)
     return view;
 }
 
-/* Copies through memory of its own, in which signs change. */
+/* Copies through memory of its own, in which signs change: the source must keep its signs, and a copy with a factor
+ * would be a kernel more on every device. */
 static wf_status copy_negated(const copies *c, const wf_piece *piece, const wf_strided *source, const wf_strided *place)
 {
     const wf_shape shape = wf_box_shape(piece->box);
@@ -122,6 +133,8 @@ static wf_status copy_negated(const copies *c, const wf_piece *piece, const wf_s
     wf_strided between = *source;
     wf_order_strides(shape, shape.rank >= 3 && shape.rank <= 5 ? WF_CHANNELS_LAST : WF_ROW_MAJOR, between.stride);
     WF_TRY(wf_pool_take(c->ctx, bytes, &between.data));
+    /* Forwards, the elements are taken as they are and go to their places negated; in reverse, places are summed first,
+     * so that signs change once for each element. */
     wf_status status = c->reversed ? wf_strided_gather(c->ctx, place, &between, piece->step, false)
                                    : wf_strided_spread(c->ctx, source, &between, plain.step, false);
     if (status == WF_OK)
@@ -133,12 +146,14 @@ static wf_status copy_negated(const copies *c, const wf_piece *piece, const wf_s
     return status;
 }
 
+/* The visitor of wf_boundary_pieces. Gradients of places that hold the boundary's value go nowhere. */
 static wf_status copy_piece(void *own, const wf_piece *piece, bool fills)
 {
     const copies *c = own;
     const wf_strided place = part_at(c->place, piece->at);
     if (fills)
         return c->reversed ? WF_OK : wf_strided_fill(c->ctx, &place, c->value);
+    /* A caller that asks for more than its part holds gets an error, not a read outside of it. */
     WF_CHECK(wf_box_contains(c->source->box, piece->box), WF_ERR_SHAPE,
              "a boundary reads elements that are not in the part of the array at hand");
     const wf_strided source = part_at(c->source, piece->box);
@@ -148,6 +163,7 @@ static wf_status copy_piece(void *own, const wf_piece *piece, bool fills)
                        : wf_strided_spread(c->ctx, &source, &place, piece->step, false);
 }
 
+/* place->box may reach beyond the edges of the whole; source->box may not. */
 wf_status wf_boundary_read(wf_ctx *ctx, wf_shape global, const wf_boundary *boundary, const wf_boxed *from,
                            const wf_boxed *to)
 {

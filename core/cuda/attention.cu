@@ -1,5 +1,7 @@
 /* Attention, a row to a warp: its lanes make the scores of 32 keys (or queries) at a time, then add up as many features
- * of the result. Scores are made again for every 32 features, so nothing of T x S is kept. */
+ * of the result. Scores are made again for every 32 features, so nothing of T x S is kept: memory does not grow with
+ * the product of both lengths. All gradients are sums that one warp makes alone, without atomics, so results repeat bit
+ * for bit. core/ref/attention.c is the oracle. */
 #include "core/cuda/labels_impl.h"
 #include "core/cuda/rows_impl.h"
 
@@ -68,6 +70,7 @@ __device__ static attention_place place_of(int64_t row, int64_t heads, int64_t l
     return attention_place{head / heads, head % heads, row % length};
 }
 
+/* The row of place `at` of head h in an array [n, length, heads, each]. */
 template <class T>
 __device__ const T *row_of(const T *of, int64_t n, int64_t h, int64_t at, int64_t length, int64_t heads, int64_t each)
 {
@@ -82,6 +85,7 @@ template <class T> __device__ wide<T> product_of(const T *a, const T *b, int64_t
     return sum;
 }
 
+/* Keys from there on are hidden by the causal mask or by the sample's length: loops do not visit them at all. */
 template <class T> __device__ int64_t reach_of(const attention_set<T> &s, int64_t n, int64_t i)
 {
     return wf_attention_reach(&s.a, s.z.s, s.lengths ? s.lengths[n] : INT64_MAX, i);
@@ -96,6 +100,7 @@ template <class T> __device__ int64_t bias_row(const attention_set<T> &s, int64_
 template <class T> __device__ wide<T> score_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
 {
     using W = wide<T>;
+    /* Regions are those of a shifted window: keys that came around the edge are in another one. */
     const int64_t heads = s.a.heads, group = s.q_region ? wf_attention_sample(&s.a, n) % s.z.groups : 0;
     if (s.q_region && s.q_region[group * s.z.t + i] != s.k_region[group * s.z.s + j])
         return -(W)INFINITY;
@@ -109,7 +114,8 @@ template <class T> __device__ wide<T> score_of(const attention_set<T> &s, int64_
     return sum;
 }
 
-/* What dropout multiplies the probability by. */
+/* What dropout multiplies the probability by. The number of word at % 4 of block at / 4 of the stream, as on any other
+ * device: both passes and all ranks draw the same. */
 template <class T> __device__ wide<T> kept_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
 {
     if (s.a.dropout <= 0)
@@ -140,7 +146,9 @@ static row_set warps_for(int64_t rows)
     return row_set{rows, 32, 32};
 }
 
-/* The sum over a warp of v[lane] x[lane][c], for the c of this lane; `count` lanes have one. */
+/* The sum over a warp of v[lane] x[lane][c], for the c of this lane; `count` lanes have one. Every lane has one weight
+ * and needs all 32, so weights go round by shuffle: each row x[m] is read side by side by the lanes, and only once for
+ * 32 features. */
 template <class W, class T>
 __device__ W spread_sum(W v, const T *x, int64_t step, int64_t count, int64_t c, int64_t features)
 {
@@ -161,7 +169,9 @@ template <class T, class R> struct attention_forward : attention_map {
     R *out;
     bool joins;
 
-    /* `before`, lse of other keys, counts as a score of the first lane. */
+    /* `before`, lse of other keys, counts as a score of the first lane. The running maximum of Milakov and Gimelshein
+     * (2018), a lane for itself, joined over the warp at the end: exp gets no positive argument, so nothing overflows.
+     * The first lane takes `before`, so that it counts once. */
     __device__ wide<T> log_sum(const attention_place &p, int64_t reach, int lane, wide<T> before) const
     {
         using W = wide<T>;
@@ -174,6 +184,7 @@ template <class T, class R> struct attention_forward : attention_map {
             top = v > top ? v : top;
         }
         const W all = group_most(top, 32);
+        /* No key is seen at all: the row's result is zero, and lse says that to the backward pass. */
         if (all == -(W)INFINITY)
             return all;
         return all + log(group_sum(top == -(W)INFINITY ? (W)0 : sum * exp(top - all), 32));
@@ -181,6 +192,7 @@ template <class T, class R> struct attention_forward : attention_map {
     __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
     {
         using W = wide<T>;
+        /* A group is a whole warp, so the warp leaves together and no shuffle waits for it. */
         if (row < 0)
             return;
         const attention_place p = place_of(row, s.a.heads, s.z.t);
@@ -188,11 +200,16 @@ template <class T, class R> struct attention_forward : attention_map {
         const W before = joins ? s.lse[row] : -(W)INFINITY, lse = log_sum(p, reach, lane, before);
         const T *const v = row_of(s.v, p.n, p.h, 0, s.z.s, s.a.heads, s.z.e);
         R *const y = const_cast<R *>(row_of(out, p.n, p.h, p.at, s.z.t, s.a.heads, s.z.e));
+        /* y so far is weighted for the keys before; exp(before - lse) is their share of all keys. */
         const W fade = before == -(W)INFINITY ? (W)0 : exp(before - lse);
+        /* All lanes have read the old lse: the shuffles of log_sum stand in between. */
         if (lane == 0)
             s.lse[row] = lse;
+        /* The loop's bound is the same for all lanes, also for those whose c is beyond the features: they still give
+         * weights. */
         for (int64_t c = lane; c - lane < s.z.e; c += 32) {
             W sum = 0;
+            /* An lse of -infinity would make the weight NaN. */
             for (int64_t j = 0; j < reach && lse != -(W)INFINITY; j += 32) {
                 W weight = 0;
                 if (j + lane < reach)
@@ -229,6 +246,8 @@ template <class W> struct attention_pair {
     W p, ds;
 };
 
+/* With P the probabilities before dropout: dS = P (keep dy.v - dy.y), where dy.y is the sum over keys of P keep dy.v:
+ * it needs no pass over the keys of its own. */
 template <class T>
 __device__ attention_pair<wide<T>> pair_of(const attention_set<T> &s, int64_t n, int64_t h, int64_t i, int64_t j)
 {
@@ -249,6 +268,7 @@ template <class W, class R> __device__ void put_gradient(bool adds, W v, R *to)
     narrow(adds ? widen(*to) + v : v, to);
 }
 
+/* A warp for each query: the sum over keys that it sees. */
 template <class T, class R> struct attention_queries : attention_map {
     attention_set<T> s;
     R *dq;
@@ -274,6 +294,8 @@ template <class T, class R> struct attention_queries : attention_map {
     }
 };
 
+/* A warp for each key: the sum over all queries, of which pair_of gives 0 for those that do not see it. dk and dv in
+ * one walk, since both need the pair. */
 template <class T, class R> struct attention_keys : attention_map {
     attention_set<T> s;
     R *dk, *dv; /* NULL: not wanted */
@@ -289,6 +311,7 @@ template <class T, class R> struct attention_keys : attention_map {
                                                                           row_of(s.dy, p.n, p.h, 0, s.z.t, heads, e);
         const int64_t key = row_of(s.k, p.n, p.h, p.at, s.z.s, heads, d) - s.k;
         const int64_t value = row_of(s.v, p.n, p.h, p.at, s.z.s, heads, e) - s.v;
+        /* c runs over the longer of both; spread_sum and the tests below leave out what the shorter has not. */
         for (int64_t c = lane; c - lane < most(d, e); c += 32) {
             W of_key = 0, of_value = 0;
             for (int64_t i = 0; i < s.z.t; i += 32) {
@@ -306,7 +329,8 @@ template <class T, class R> struct attention_keys : attention_map {
     }
 };
 
-/* A warp for each number of the table. */
+/* A warp for each number of the table, which adds all pairs that have used it: no atomics, one order, and in f64, since
+ * a table is small and each of its numbers has many terms. */
 template <class T> struct attention_bias : attention_map {
     attention_set<T> s;
     wide<T> *dbias;
@@ -357,7 +381,8 @@ static wf_status gradients_of(wf_ctx *ctx, const wf_attention_args *args, const 
     return WF_OK;
 }
 
-/* Gradients are wide although q is not. */
+/* Gradients are wide although q is not. An exchange between ranks adds parts of gradients up, and rounds only at the
+ * end. */
 static bool widens(const wf_attention_args *args)
 {
     const wf_array *const any = args->dq ? args->dq : args->dk ? args->dk : args->dv;

@@ -62,7 +62,8 @@ wf_status wf_cuda_bias_epilogue(wf_ctx *ctx, const wf_array *bias, const wf_epil
     });
 }
 
-/* The geometry with three dimensions, those in front of length 1. */
+/* The geometry with three dimensions, those in front of length 1. An image of fewer dimensions than three is one whose
+ * leading lengths are 1: one kernel serves all. */
 struct conv_window {
     image x, y;
     int64_t c, f, cg, fg, taps, kernel[3], stride[3], dilation[3], pad[3];
@@ -80,13 +81,15 @@ struct conv_window {
         }
         return pixel;
     }
-    /* Pixel of y whose tap lies on place i of x; -1: none. */
+    /* Pixel of y whose tap lies on place i of x; -1: none. The reverse of `under`: y's place o lies over i exactly
+     * where i + pad - k dilation is a multiple of the stride. */
     __device__ int64_t above(const int64_t i[3], int64_t tap) const
     {
         int64_t k[3], pixel = 0;
         tap_place(tap, k);
         for (int d = 0; d < 3; d++) {
             const int64_t t = i[d] + pad[d] - k[d] * dilation[d];
+            /* t < 0 is asked first: -4 % 2 is 0 too, but lies in front of y. */
             if (t < 0 || t % stride[d] != 0 || t / stride[d] >= y.extent[d])
                 return -1;
             pixel = pixel * y.extent[d] + t / stride[d];
@@ -134,6 +137,7 @@ __global__ void conv_forward_kernel(const __grid_constant__ conv_window w, const
             const int64_t pixel = w.under(o, tap);
             if (pixel < 0)
                 continue;
+            /* Filter f reads the channels of its own group only, cg of them. */
             const T *const from = x + (n * w.x.pixels + pixel) * w.c + f / w.fg * w.cg;
             const T *const by = filter + (f * w.taps + tap) * w.cg;
             for (int64_t c = 0; c < w.cg; c++)
@@ -143,6 +147,8 @@ __global__ void conv_forward_kernel(const __grid_constant__ conv_window w, const
     }
 }
 
+/* A thread for each element of dx gathers what lies above it: no two threads write to one place, so no atomics, and the
+ * order of the sum is fixed. */
 template <class T>
 __global__ void conv_data_kernel(const __grid_constant__ conv_window w, const T *dy, const T *filter, T *dx)
 {
@@ -163,6 +169,8 @@ __global__ void conv_data_kernel(const __grid_constant__ conv_window w, const T 
     }
 }
 
+/* A thread for each number of the filter walks over all places of dy: slow for large images, but without atomics and in
+ * a fixed order. */
 template <class T>
 __global__ void conv_filter_kernel(const __grid_constant__ conv_window w, const T *x, const T *dy, T *dw,
                                    bool accumulate)
@@ -170,6 +178,7 @@ __global__ void conv_filter_kernel(const __grid_constant__ conv_window w, const 
     const int64_t count = w.f * w.taps * w.cg;
     for (int64_t i = thread_of_grid(); i < count; i += threads_of_grid()) {
         const int64_t c = i % w.cg, tap = i / w.cg % w.taps, f = i / w.cg / w.taps;
+        /* With accumulate the sum starts from what is there, and is rounded once. */
         double sum = accumulate ? (double)widen(dw[i]) : 0;
         for (int64_t j = 0; j < w.y.n * w.y.pixels; j++) {
             int64_t n, o[3], first;

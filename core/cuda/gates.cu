@@ -1,17 +1,24 @@
-/* Steps of recurrent cells: a thread for each feature of each sample. */
+/* Steps of recurrent cells: all that follows the two products, with a thread for each feature of each sample. The layer
+ * calls these once a step (layers/serial/recurrent_pass.c), and makes the products itself. Gates lie as in PyTorch and
+ * cuDNN: blocks i, f, g, o of an LSTM, r, z, n of a GRU. core/cpu/gates.c has the same formulas. */
 #include "core/cuda/kernel_impl.h"
 
+/* The arguments of a step as pointers. Products, memory cells and gradients of states are wide whatever T is, since
+ * they are added up over all steps; only what a layer hands on is T. */
 template <class T> struct gates_step {
     bool lstm;
+    /* `size` is the number of features; a divider, since each thread has to split its index by it. */
     int64_t step;
     divider size;
     const int32_t *lengths;
     const wide<T> *input, *recurrent, *cell_before;
     any_float bias, recurrent_bias;
     const T *before, *dy;
+    /* NULL where the cell or the pass has no such array: the kernels read no field that theirs does not need. */
     T *gates, *h, *y, *dinput, *drecurrent;
     wide<T> *kept, *dh, *dcell;
 
+    /* A sample whose sequence is over neither changes its state nor gets a gradient. */
     __device__ bool takes_part(int64_t n) const
     {
         return !lengths || step < lengths[n];
@@ -23,6 +30,8 @@ template <class W> __device__ inline W logistic(W v)
     return 1 / (1 + exp(-v));
 }
 
+/* c = f c' + i g and h = o tanh(c). `at` is the place in block i; the blocks of a sample lie side by side, `size`
+ * apart. */
 template <class T> __device__ void lstm_step(const gates_step<T> &a, int64_t e, int64_t n, int64_t j)
 {
     using W = wide<T>;
@@ -36,12 +45,15 @@ template <class T> __device__ void lstm_step(const gates_step<T> &a, int64_t e, 
         g[k] = k == 2 ? tanh(sum) : logistic(sum);
         narrow(g[k], a.gates + at + k * a.size.d);
     }
+    /* g[0] to g[3] are i, f, g, o. c is kept wide, or it would lose digits at every step of a long sequence. */
     const W c = g[1] * a.cell_before[e] + g[0] * g[2];
     a.kept[e] = c;
     narrow(g[3] * tanh(c), a.h + e);
     a.y[e] = a.h[e];
 }
 
+/* h = (1 - z) c + z h', where c = tanh(x + r (U h' + b)), the cell's gate n: the reset gate multiplies the product, not
+ * the state, as in PyTorch and cuDNN. */
 template <class T> __device__ void gru_step(const gates_step<T> &a, int64_t e, int64_t n, int64_t j)
 {
     using W = wide<T>;
@@ -57,6 +69,7 @@ template <class T> __device__ void gru_step(const gates_step<T> &a, int64_t e, i
     narrow(r, a.gates + at);
     narrow(z, a.gates + at + a.size.d);
     narrow(c, a.gates + at + 2 * a.size.d);
+    /* The backward pass needs U h' + b of the third block, which only a division by r could bring back. */
     a.kept[e] = h[2];
     narrow((1 - z) * c + z * widen(a.before[e]), a.h + e);
     a.y[e] = a.h[e];
@@ -74,6 +87,8 @@ template <class T> __global__ void gates_forward_kernel(int64_t count, const __g
             continue;
         }
         const int blocks = a.lstm ? 4 : 3;
+        /* The backward pass never reads these gates, but the array is handed on as a whole and must not hold old
+         * numbers. */
         for (int k = 0; k < blocks; k++)
             narrow((wide<T>)0, a.gates + (blocks * n + k) * a.size.d + j);
         a.kept[e] = a.lstm ? a.cell_before[e] : 0;
@@ -82,11 +97,14 @@ template <class T> __global__ void gates_forward_kernel(int64_t count, const __g
     }
 }
 
+/* Gradients of what stands under the sigmoids and tanhs: s' = s (1 - s) and tanh' = 1 - tanh^2. dinput serves as the
+ * gradient of both products, since they are added. */
 template <class T> __device__ void lstm_step_back(const gates_step<T> &a, int64_t e, int64_t n, int64_t j)
 {
     using W = wide<T>;
     const int64_t at = 4 * n * a.size.d + j, width = a.size.d;
     const W i = widen(a.gates[at]), f = widen(a.gates[at + width]), g = widen(a.gates[at + 2 * width]);
+    /* d: the gradient of h, from this step's output and from the step after it. */
     const W o = widen(a.gates[at + 3 * width]), t = tanh(a.kept[e]), d = widen(a.dy[e]) + a.dh[e];
     const W c = a.dcell[e] + d * o * (1 - t * t);
     narrow(c * g * i * (1 - i), a.dinput + at);
@@ -94,9 +112,12 @@ template <class T> __device__ void lstm_step_back(const gates_step<T> &a, int64_
     narrow(c * i * (1 - g * g), a.dinput + at + 2 * width);
     narrow(d * t * o * (1 - o), a.dinput + at + 3 * width);
     a.dcell[e] = c * f;
+    /* What flows back to h' comes through the product of dinput with the recurrent weights, which the layer adds to dh
+     * next. */
     a.dh[e] = 0;
 }
 
+/* The third block differs between the two products: r multiplies only the recurrent one. */
 template <class T> __device__ void gru_step_back(const gates_step<T> &a, int64_t e, int64_t n, int64_t j)
 {
     using W = wide<T>;
@@ -110,6 +131,7 @@ template <class T> __device__ void gru_step_back(const gates_step<T> &a, int64_t
     narrow(dz, a.drecurrent + at + width);
     narrow(dc, a.dinput + at + 2 * width);
     narrow(dc * r, a.drecurrent + at + 2 * width);
+    /* Only the direct way through z h'; the layer adds the way through the gates. */
     a.dh[e] = d * z;
 }
 
@@ -124,6 +146,7 @@ template <class T> __global__ void gates_backward_kernel(int64_t count, const __
                 gru_step_back(a, e, n, j);
             continue;
         }
+        /* A sample that takes no part leaves dh and dcell as they are: its state passed this step by unchanged. */
         const int blocks = a.lstm ? 4 : 3;
         for (int k = 0; k < blocks; k++) {
             narrow((wide<T>)0, a.dinput + (blocks * n + k) * a.size.d + j);
@@ -165,6 +188,7 @@ template <class T> gates_step<T> step_of(const wf_gates_args *args, int64_t size
     return a;
 }
 
+/* Local. The caller (the layer, through the kernel table) has checked shapes and types. */
 wf_status wf_cuda_gates_forward(wf_ctx *ctx, const wf_gates_args *args)
 {
     wf_cuda *own;

@@ -3,6 +3,8 @@
 #include "core/cuda/columns_impl.h"
 #include "core/cuda/rows_impl.h"
 
+/* The geometry of wf_group_norm_args. `first` is the place of channel 0 among the channels of all groups, so the first
+ * group may begin in front of x; columns = rows groups is the number of statistics of a kind. */
 struct group_set {
     int64_t places, channels, groups, size, first, columns;
 };
@@ -22,16 +24,20 @@ static row_set teams_of(const wf_group_norm_args *args)
     return a;
 }
 
-/* f(i, c) for the elements i of group `column` that are this lane's; c is the channel. None for column -1. */
+/* f(i, c) for the elements i of group `column` that are this lane's; c is the channel. None for column -1. A lane steps
+ * by `team` elements, and keeps its place and channel by addition: no division in the loop. */
 template <class F> __device__ void each_element(const group_set &a, int64_t column, int lane, int team, F f)
 {
     if (column < 0)
         return;
     const int64_t row = column / a.groups, group = column - row * a.groups;
+    /* The group's channels that this rank has: a group may reach beyond either end of its part. */
     const int64_t from = group * a.size - a.first, lo = from > 0 ? from : 0;
     const int64_t to = from + a.size, hi = to < a.channels ? to : a.channels, width = hi - lo;
     if (width <= 0)
         return;
+    /* A step of `team` elements is `down` whole places and `aside` channels. aside < width, so one correction is
+     * enough. */
     const int64_t down = team / width, aside = team - down * width;
     int64_t p = lane / width, c = lane - p * width;
     while (p < a.places) {
@@ -45,6 +51,8 @@ template <class F> __device__ void each_element(const group_set &a, int64_t colu
     }
 }
 
+/* As in the paper of Chan, Golub and LeVeque: parts of a sum of squares about their own means can be joined without
+ * loss. */
 struct moments {
     double count, mean, squares;
 };
@@ -60,6 +68,7 @@ __device__ moments moments_of(const group_set &a, const T *x, bool about_zero, i
     });
     count = group_sum(count, team);
     sum = group_sum(sum, team);
+    /* about_zero is RMS normalisation: no mean is subtracted. */
     const double mean = about_zero || count == 0 ? 0 : sum / count;
     each_element(a, column, lane, team, [&](int64_t i, int64_t) {
         const double d = (double)widen(x[i]) - mean;
@@ -86,6 +95,7 @@ template <class T> struct group_stats : stateless {
     double *sums;
     __device__ void run(nothing *, const row_set &a, int64_t column, int lane) const
     {
+        /* All lanes call it, lanes without a group too: the sums inside are exchanges of the whole warp. */
         const moments m = moments_of(set, x, about_zero, column, lane, a.group);
         if (column < 0 || lane != 0)
             return;
@@ -108,13 +118,15 @@ wf_status wf_cuda_group_norm_stats(wf_ctx *ctx, const wf_group_norm_args *args)
     });
 }
 
-/* Products and sums are rounded one by one, as on the host: the numbers are those of `ref`. */
+/* Products and sums are rounded one by one, as on the host: the numbers are those of `ref`. Parts are joined in the
+ * order of ranks on every rank, so all ranks get the same bits. */
 static __global__ void group_merge_kernel(int64_t parts, int64_t columns, const double *part, double *sums)
 {
     for (int64_t g = thread_of_grid(); g < columns; g += threads_of_grid()) {
         double total = 0, mean = 0, squares = 0;
         for (int64_t p = 0; p < parts; p++) {
             const double *const from = part + 3 * p * columns + g;
+            /* A rank without elements of the group has no mean to join. The test also keeps 0 / 0 away. */
             if (!(from[0] > 0))
                 continue;
             const double share = from[0] / __dadd_rn(total, from[0]), weight = __dmul_rn(total, share);
@@ -151,16 +163,20 @@ template <class T> struct group_forward : stateless {
     __device__ void run(nothing *, const row_set &a, int64_t column, int lane) const
     {
         moments m = {};
+        /* With sums, other ranks had a part in the statistics; without, the group is all here. */
         if (!sums)
             m = moments_of(set, x, about_zero, column, lane, a.group);
         else if (column >= 0)
             m = moments{count, sums[column], sums[set.columns + column]};
+        /* count is that of the whole group on all ranks, of which m may have been only a part. */
         const double inverse = count > 0 ? 1 / sqrt(m.squares / count + eps) : 0;
         if (column >= 0 && lane == 0) {
             stats.put(column, m.mean);
             stats.put(set.columns + column, inverse);
         }
         const wide<T> middle = (wide<T>)m.mean, scale = (wide<T>)inverse;
+        /* The statistics are made in f64, but elements are normalised in the arithmetic of the type: the loop is bound
+         * by memory. */
         each_element(set, column, lane, a.group, [&](int64_t i, int64_t c) {
             const wide<T> v = (widen(x[i]) - middle) * scale;
             narrow(v * (wide<T>)gamma.at(c, 1) + (wide<T>)beta.at(c, 0), y + i);
@@ -202,6 +218,7 @@ template <class T, int V> struct group_factor_sums {
     const T *x, *dy;
     any_float stats;
     any_output dgamma, dbeta;
+    /* The groups of the thread's own channels never change, so they are divided out once. */
     __device__ void start(state *s, int64_t c) const
     {
 #pragma unroll
@@ -236,6 +253,7 @@ template <class T> static wf_status factor_sums(wf_ctx *ctx, const wf_group_norm
 {
     if (!args->dgamma && !args->dbeta)
         return WF_OK;
+    /* Packs need both arrays aligned, since one index serves both. */
     const columns a = {args->rows * args->places, args->channels, aligned(args->x->data) && aligned(args->dy->data)};
     return column_sums<T>(ctx, a, [&](auto w) {
         group_factor_sums<T, decltype(w)::value> f = {};
@@ -250,7 +268,8 @@ template <class T> static wf_status factor_sums(wf_ctx *ctx, const wf_group_norm
     });
 }
 
-/* The sums of a group, kept or used at once for dx. */
+/* The sums of a group, kept or used at once for dx. With sums given, other ranks had a part in them, and nothing is
+ * added here; without, both steps are made in one kernel and dy is read from the cache the second time. */
 template <class T> struct group_backward : stateless {
     group_set set;
     const T *x, *dy;
@@ -269,6 +288,8 @@ template <class T> struct group_backward : stateless {
             sum = given[at];
             sum_x = given[set.columns + at];
         } else {
+            /* Let v be the normalised x: dx = scale (g - mean(g) - v mean(g v)), where g = gamma dy. These are the two
+             * means' sums. */
             each_element(set, column, lane, a.group, [&](int64_t i, int64_t c) {
                 const double g = gamma.at(c, 1) * (double)widen(dy[i]);
                 sum += g;
@@ -277,12 +298,14 @@ template <class T> struct group_backward : stateless {
             sum = group_sum(sum, a.group);
             sum_x = group_sum(sum_x, a.group);
         }
+        /* Nothing reads `kept` in this kernel: the ranks add it up before they come back with `given`. */
         if (kept && column >= 0 && lane == 0) {
             kept[column] = sum;
             kept[set.columns + column] = sum_x;
         }
         if (!dx)
             return;
+        /* A mean that was never subtracted has no gradient. */
         const wide<T> back = (wide<T>)(about_zero ? 0 : sum / count), slope = (wide<T>)(sum_x / count);
         each_element(set, column, lane, a.group, [&](int64_t i, int64_t c) {
             const wide<T> v = (widen(x[i]) - middle) * scale, g = widen(dy[i]) * (wide<T>)gamma.at(c, 1);
@@ -304,6 +327,7 @@ template <class T> static group_backward<T> backward_of(const wf_group_norm_args
     return f;
 }
 
+/* With sums, dgamma and dbeta are made here, and the pass for dx does not make them again. */
 wf_status wf_cuda_group_norm_backward_stats(wf_ctx *ctx, const wf_group_norm_args *args)
 {
     return of_float(args->x->dtype, [&](auto zero) {

@@ -1,4 +1,5 @@
-/* Sums, and losses that are sums. */
+/* Sums of arrays, and losses that are sums: of all elements, or one for each element. Sums are made in f64 and in a
+ * fixed order (reduce_impl.h). The formulas are those of core/ref/loss.c. */
 #include "core/cuda/map_impl.h"
 #include "core/cuda/reduce_impl.h"
 
@@ -23,6 +24,7 @@ wf_status wf_cuda_sum(wf_ctx *ctx, const wf_array *x, double scale, const wf_arr
     });
 }
 
+/* Norms of gradients are made of these: f64 holds the square of every f32, so neither overflows nor vanishes. */
 template <class W> struct square_term {
     double *out;
     bool accumulate;
@@ -49,14 +51,17 @@ template <class W> struct element_loss {
     wf_loss_kind kind;
     W delta, gamma, alpha;
 
+    /* log(1 + e^x) - x t, written so that exp never gets a positive argument: it cannot overflow. */
     __device__ static W bce(W x, W t)
     {
         return (x < 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
     }
+    /* alpha below 0: classes are not weighed. */
     __device__ W weight(W t) const
     {
         return alpha < 0 ? 1 : alpha * t + (1 - alpha) * (1 - t);
     }
+    /* 1 - p of the right class, made of two sigmoids: 1 - sigmoid(x) itself would be 0 for a large x. */
     __device__ static W miss(W x, W t)
     {
         return (1 - t) / (1 + exp(-x)) + t / (1 + exp(x));
@@ -68,15 +73,19 @@ template <class W> struct element_loss {
             return bce(x, t);
         if (kind == WF_LOSS_HUBER)
             return d <= delta ? d * d / 2 : delta * (d - delta / 2);
+        /* The limit of t log(t) at 0 is 0, where the product would be NaN. */
         if (kind == WF_LOSS_KL)
             return t == 0 ? 0 : t * (log(t) - x);
         if (kind == WF_LOSS_FOCAL)
             return weight(t) * pow(miss(x, t), gamma) * bce(x, t);
         return kind == WF_LOSS_MSE ? d * d : d;
     }
+    /* Focal loss of Lin et al. (2017), w m^gamma bce, by the rule of products: dm/dx = (1 - 2 t) p q, for which q = 1 -
+     * p is made without the subtraction. */
     __device__ W focal_slope(W x, W t) const
     {
         const W p = 1 / (1 + exp(-x)), q = 1 / (1 + exp(x)), m = miss(x, t), power = pow(m, gamma);
+        /* m = 0 would be divided by; p q is 0 there, and so is the product that this would have been. */
         const W rise = m > 0 ? gamma * power / m * (1 - 2 * t) * p * q : 0;
         return weight(t) * ((t < (W)0.5 ? p - t : 1 - t - q) * power + bce(x, t) * rise);
     }
@@ -93,6 +102,7 @@ template <class W> struct element_loss {
             return -t;
         if (kind == WF_LOSS_FOCAL)
             return focal_slope(x, t);
+        /* Absolute differences: 0 at the corner, and NaN where d is one. */
         return x > t ? 1 : x < t ? -1 : d;
     }
 };
@@ -119,7 +129,7 @@ template <class W> struct loss_term {
     }
 };
 
-/* Each element's loss. */
+/* Each element's loss. `reduction none`: the caller asks for it by an array of losses of x's shape. */
 template <class W> struct loss_map {
     struct state {
     };
@@ -140,6 +150,7 @@ wf_status wf_cuda_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const wf_array *const x = args->x, *const target = args->target;
     return of_float(x->dtype, [&](auto zero) {
         using T = decltype(zero);
+        /* A scalar loss has rank 0. */
         if (args->loss->shape.rank > 0) {
             const loss_map<wide<T>> g = {element_of<wide<T>>(args), target != nullptr, (wide<T>)args->value,
                                          (wide<T>)args->scale};
@@ -151,6 +162,7 @@ wf_status wf_cuda_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     });
 }
 
+/* dloss is read on the device: reading it here would make the host wait for all kernels before. */
 template <class W> struct loss_backward_map {
     struct state {
         W factor;

@@ -1,6 +1,10 @@
+/* Random fills and dropout. Element i of an array gets the number that belongs to its global index, so the values are
+ * the same on any number of ranks and on any device; noise_impl.h says how. Nothing is stored between calls: the state
+ * is a counter that the caller passes. */
 #include "core/cuda/map_impl.h"
 #include "core/cuda/noise_impl.h"
 
+/* 24 bits, since f32 holds each of their multiples of 2^-24 exactly. */
 template <class W> struct uniform_map {
     using state = noise_block;
     W low, width, top;
@@ -12,6 +16,7 @@ template <class W> struct uniform_map {
     __device__ W operator()(state *s, int64_t i, const W *) const
     {
         const W v = low + width * ((W)noise_bits(source, s, i) * (W)0x1p-24);
+        /* Rounding may reach the upper end, which does not belong to [a, b). */
         return v < top ? v : top;
     }
 };
@@ -61,7 +66,8 @@ wf_status wf_cuda_random(wf_ctx *ctx, wf_distribution dist, const wf_random *ran
     });
 }
 
-/* Kept where word >= threshold, which is u >= rate for the 24 bits of u. */
+/* Kept where word >= threshold, which is u >= rate for the 24 bits of u. The mask is never kept: the backward pass
+ * draws the same numbers for the same global indices and multiplies dy. */
 template <class W> struct dropout_map {
     using state = noise_block;
     uint32_t threshold;

@@ -1,3 +1,5 @@
+/* The largest element of each row and its place, and the way back: the kernels of `row_most`. A group of lanes takes a
+ * row (rows_impl.h). Ties go to the element in front, so the result does not depend on how many lanes share a row. */
 #include "core/cuda/rows_impl.h"
 
 template <class T> struct row_most_rows {
@@ -11,7 +13,8 @@ template <class T> struct row_most_rows {
     __device__ void end(nothing *) const
     {
     }
-    /* NaN before numbers, then the larger one, then the one in front. */
+    /* NaN before numbers, then the larger one, then the one in front. A place of -1 marks a lane that has seen no
+     * element: it loses against any other. */
     __device__ static bool better(wide<T> v, int64_t at, wide<T> best, int64_t place)
     {
         if (at < 0 || place < 0)
@@ -34,6 +37,8 @@ template <class T> struct row_most_rows {
                 place = j;
             }
         }
+        /* `better` is a total order, so after the exchange all lanes hold the same element, whichever pairs met
+         * first. */
         for (int m = a.group / 2; m > 0; m /= 2) {
             const W other = __shfl_xor_sync(0xffffffffu, best, m);
             const int64_t there = __shfl_xor_sync(0xffffffffu, place, m);
@@ -42,6 +47,7 @@ template <class T> struct row_most_rows {
                 place = there;
             }
         }
+        /* Only now may lanes without a row leave: the shuffles above name all 32 lanes of the warp. */
         if (row < 0 || lane != 0)
             return;
         index[row] = place;
@@ -59,6 +65,7 @@ wf_status wf_cuda_row_most(wf_ctx *ctx, const wf_array *x, const wf_array *y, co
     });
 }
 
+/* The gradient goes to the place that was chosen, and every other element gets a zero: dx is written as a whole. */
 template <class T> struct row_most_back {
     using state = nothing;
     const int64_t *index;
