@@ -26,12 +26,13 @@ static bool follow_link(hid_t file, const char *path, const char *end, size_t by
 }
 
 /* No link on the way leaves the file: soft ones are followed, external ones, which lead where the maker of the file
- * wants, are not. */
+ * wants, are not. `links` stops circles of links. */
 static bool is_inside(hid_t file, const char *name, int links)
 {
     char next[MOST_PATH], path[MOST_PATH];
     if (links > MOST_LINKS || snprintf(path, sizeof path, "%s", name) >= MOST_PATH)
         return false;
+    /* Each prefix of the path in turn: a link on the way counts as much as one at the end. */
     for (char *end = path; end;) {
         H5L_info_t link;
         end = strchr(end + 1, '/');
@@ -46,6 +47,7 @@ static bool is_inside(hid_t file, const char *name, int links)
         const size_t length = strlen(path);
         if (end)
             *end = '/';
+        /* The rest of the path is looked at anew, behind the link's target. */
         if (soft)
             return follow_link(file, path, path + length, link.u.val_size, next) && is_inside(file, next, links + 1);
     }
@@ -55,6 +57,7 @@ static bool is_inside(hid_t file, const char *name, int links)
 static bool is_dataset(hid_t file, const char *name)
 {
     H5O_info_t info;
+    /* An address that leads out of the file is treated like a data set that is not there. */
     return *name && is_inside(file, name, 0) &&
            H5Oget_info_by_name2(file, name, &info, H5O_INFO_BASIC, H5P_DEFAULT) >= 0 && info.type == H5O_TYPE_DATASET;
 }
@@ -92,6 +95,7 @@ static wf_status describe_space(wf_h5 *file, const char *name, hid_t space, wf_h
     hsize_t dim[H5S_MAX_RANK];
     const H5S_class_t kind = H5Sget_simple_extent_type(space);
     info->empty = kind == H5S_NULL;
+    /* HDF5 allows more dimensions than a shape has here. */
     const int rank = kind == H5S_SIMPLE ? H5Sget_simple_extent_dims(space, dim, NULL) : 0;
     WF_CHECK(rank >= 0 && rank <= WF_MAX_RANK, WF_ERR_FORMAT, "%s: %s has rank %d, above %d", file->path, name, rank,
              WF_MAX_RANK);
@@ -101,6 +105,7 @@ static wf_status describe_space(wf_h5 *file, const char *name, hid_t space, wf_h
                  name);
         info->shape.dim[d] = (int64_t)dim[d];
     }
+    /* The bytes, at most 8 an element, then fit 63 bits wherever callers multiply. */
     const int64_t count = wf_shape_count(info->shape);
     WF_CHECK(count >= 0 && count <= INT64_MAX / 8, WF_ERR_FORMAT, "%s: %s has more elements than fit 60 bits",
              file->path, name);
@@ -123,6 +128,7 @@ static wf_status describe_place(wf_h5 *file, const char *name, hid_t set, hid_t 
             info->chunk.dim[d] = (int64_t)chunk[d];
     }
     const haddr_t at = layout == H5D_CONTIGUOUS ? H5Dget_offset(set) : HADDR_UNDEF;
+    /* H5Dget_offset fails for data sets that were never written; that is no error here. */
     wf_h5_forget();
     info->contiguous = at != HADDR_UNDEF;
     const hsize_t stored = H5Dget_storage_size(set);
@@ -142,6 +148,7 @@ static wf_status describe(wf_h5 *file, const char *name, hid_t set, void *own)
             WF_RAISE(WF_ERR_FORMAT, "%s: the elements of %s are no numbers of a type that is known", file->path, name);
     if (status == WF_OK) {
         const hid_t ours = wf_h5_type(info->dtype);
+        /* Native elements may be read by pread as they lie; all others must go through the library. */
         info->native = H5Tequal(type, ours) > 0;
         H5Tclose(ours);
         status = describe_place(file, name, set, how, info);
@@ -162,7 +169,7 @@ wf_status wf_h5_stat(wf_h5 *file, const char *name, wf_h5_info *info)
 
 /* --- Elements ----------------------------------------------------------------------------------------------------- */
 
-/* The box in the file's space, and the space of a dense array of its shape. */
+/* The box in the file's space, and the space of a dense array of its shape. HDF5 copies between the two. */
 static bool select_box(hid_t space, wf_box box, hid_t *memory)
 {
     hsize_t start[WF_MAX_RANK], count[WF_MAX_RANK];
@@ -186,6 +193,7 @@ typedef struct movement {
     bool writes;
 } movement;
 
+/* Unsigned numbers of 64 bits are read as such, and refused above 2^63: i64 is the widest of our types. */
 static bool is_u64(hid_t set)
 {
     const hid_t type = H5Dget_type(set);
@@ -279,6 +287,7 @@ static hid_t layout_of(wf_shape chunk, int level)
     /* No times in the file: equal contents give equal bytes. No fill values: every element is written by its owner. */
     bool good = how >= 0 && H5Pset_obj_track_times(how, false) >= 0 && H5Pset_fill_time(how, H5D_FILL_TIME_NEVER) >= 0;
     dims_of(chunk, dim);
+    /* Compression needs chunks, and chunks alone may be compressed. */
     if (chunk.rank > 0)
         good = good && H5Pset_chunk(how, chunk.rank, dim) >= 0 &&
                (level <= 0 || H5Pset_deflate(how, (unsigned)level) >= 0);
@@ -313,6 +322,7 @@ static bool add(hid_t file, const char *name, wf_dtype dtype, wf_shape shape, wf
     return set >= 0;
 }
 
+/* The elements are undefined until they are written: no fill values. */
 wf_status wf_h5_add_chunked(wf_h5 *file, const char *name, wf_dtype dtype, wf_shape shape, wf_shape chunk, int level)
 {
     WF_NEED(file);

@@ -57,6 +57,7 @@ static wf_h5_driver *driver_of(H5FD_t *base)
     return (wf_h5_driver *)base;
 }
 
+/* The first failure is the cause; what follows are its consequences. */
 static void note_error(wf_h5_driver *d, int error)
 {
     if (!d->error)
@@ -74,6 +75,7 @@ static bool open_file(wf_h5_driver *d, const char *name)
         return false;
     if (flock(d->file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return false;
+    /* The old contents go only now, so a program that fails to get the lock destroys nothing. */
     return ftruncate(d->file, 0) == 0;
 }
 
@@ -88,6 +90,7 @@ static H5FD_t *open_driver(const char *name, unsigned flags, hid_t list, haddr_t
         d->owner->driver = d;
         return &d->base;
     }
+    /* errno goes to the owner, since HDF5 would only say that it cannot open the file. */
     info->owner->error = d ? errno : ENOMEM;
     if (d && d->file >= 0)
         close(d->file);
@@ -98,6 +101,7 @@ static H5FD_t *open_driver(const char *name, unsigned flags, hid_t list, haddr_t
 static herr_t close_driver(H5FD_t *base)
 {
     wf_h5_driver *d = driver_of(base);
+    /* Network file systems report a failed write at close. */
     if (close(d->file) != 0)
         note_error(d, errno);
     if (d->owner)
@@ -110,6 +114,7 @@ static herr_t close_driver(H5FD_t *base)
     return 0;
 }
 
+/* From now on nothing is written and nobody's wf_h5 is touched: the exit handler may still call in. */
 void wf_h5_driver_leave(wf_h5_driver *driver)
 {
     note_error(driver, ECANCELED);
@@ -124,6 +129,7 @@ static herr_t query_features(const H5FD_t *base, unsigned long *flags)
     return 0;
 }
 
+/* The end of what HDF5 has given out; eof is the end of what is in the file. */
 static haddr_t get_eoa(const H5FD_t *base, H5FD_mem_t type)
 {
     return ((const wf_h5_driver *)base)->eoa;
@@ -142,6 +148,7 @@ static haddr_t get_eof(const H5FD_t *base, H5FD_mem_t type)
 
 /* --- Bytes -------------------------------------------------------------------------------------------------------- */
 
+/* In the order of writing, so the last write of a byte wins. */
 static void read_kept(const wf_h5_driver *d, haddr_t at, size_t bytes, unsigned char *data)
 {
     for (const kept *k = d->first; k; k = k->next) {
@@ -173,6 +180,7 @@ static herr_t read_bytes(H5FD_t *base, H5FD_mem_t type, hid_t list, haddr_t at, 
     return 0;
 }
 
+/* Without memory the bytes are lost; HDF5 would read the old ones or zeros, and the file counts as failed already. */
 static void keep_bytes(wf_h5_driver *d, haddr_t at, size_t bytes, const void *data)
 {
     kept *k = malloc(sizeof *k + bytes);
@@ -198,6 +206,7 @@ static herr_t write_bytes(H5FD_t *base, H5FD_mem_t type, hid_t list, haddr_t at,
         else
             done += (size_t)n;
     }
+    /* Once an error is noted, nothing more goes to the file: it would have holes that look whole. */
     if (d->error && type != H5FD_MEM_DRAW)
         keep_bytes(d, at, bytes, data);
     if (at + bytes > d->eof)
@@ -205,7 +214,7 @@ static herr_t write_bytes(H5FD_t *base, H5FD_mem_t type, hid_t list, haddr_t at,
     return 0;
 }
 
-/* The file gets the length that HDF5 gave it out to. */
+/* The file gets the length that HDF5 gave it out to, even where the last bytes were never written. */
 static herr_t set_length(H5FD_t *base, hid_t list, hbool_t closing)
 {
     wf_h5_driver *d = driver_of(base);
@@ -217,6 +226,7 @@ static herr_t set_length(H5FD_t *base, hid_t list, hbool_t closing)
 
 /* --- Making one --------------------------------------------------------------------------------------------------- */
 
+/* Only what HDF5 calls for a file that is written: readers use its own driver. */
 static const H5FD_class_t class = {
 #if H5_VERSION_GE(1, 13, 0)
     .version = H5FD_CLASS_VERSION,

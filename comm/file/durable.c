@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A sync of a name brings to disk what any descriptor of the file has written. */
 static wf_status sync_name(const char *path, int flags)
 {
     const int file = open(path, flags | O_CLOEXEC);
@@ -58,6 +59,8 @@ static wf_status check_replaceable(const char *target)
     return WF_OK;
 }
 
+/* As mkdir -p: a folder on the way may be there, or be made by another process at this moment; only the last one's
+ * failure counts. */
 wf_status wf_folder_make(const char *folder)
 {
     char path[WF_FILE_PATH];
@@ -77,6 +80,8 @@ wf_status wf_folder_make(const char *folder)
     return WF_OK;
 }
 
+/* Writes go to a temporary name beside the target, so that rename stays inside one file system. Links are followed
+ * first: rename would replace the link. */
 wf_status wf_file_target(const char *path, const char *end, char target[WF_FILE_PATH], char temporary[WF_FILE_PATH])
 {
     enum { LINKS = 40 }; /* as many as Linux follows */
@@ -85,6 +90,7 @@ wf_status wf_file_target(const char *path, const char *end, char target[WF_FILE_
     WF_CHECK(*path, WF_ERR_ARGUMENT, "the name of a file to write is empty");
     WF_CHECK(snprintf(target, WF_FILE_PATH, "%s", path) < WF_FILE_PATH, WF_ERR_ARGUMENT,
              "%.80s...: the name is too long", path);
+    /* One more round than links, so that the last target is seen to be none. */
     for (int i = 0; i <= LINKS && linked; i++)
         WF_TRY(follow_link(target, &linked));
     WF_CHECK(!linked, WF_ERR_IO, "%s: cannot write: %s", path, strerror(ELOOP));
@@ -106,6 +112,7 @@ wf_status wf_file_commit(const char *temporary, const char *path)
     WF_CHECK(rename(temporary, path) == 0, WF_ERR_IO, "%s: cannot rename %s to it: %s", path, temporary,
              strerror(errno));
     strcpy(folder, path);
+    /* "/name" lies in "/", and a name without a slash in the folder where the program runs. */
     char *slash = strrchr(folder, '/');
     if (slash == folder)
         slash++;
@@ -121,6 +128,7 @@ static uint64_t factor(uint64_t place)
     return (0x9E3779B97F4A7C15u * (place + 1) + 0xD1B54A32D192ED03u) | 1;
 }
 
+/* Sums wrap around at 2^64: they add up in any order, so several ranks may sum parts of one block and add. */
 static uint64_t sum_words(uint64_t place, const unsigned char *data, int64_t words)
 {
     uint64_t sum = 0;
@@ -132,7 +140,8 @@ static uint64_t sum_words(uint64_t place, const unsigned char *data, int64_t wor
     return sum;
 }
 
-/* Bytes inside one block. The ends may be parts of words. */
+/* Bytes inside one block. The ends may be parts of words: each byte counts with the factor of its word, so parts of a
+ * word that two ranks write add up to the word's. */
 static uint64_t sum_bytes(int64_t offset, const unsigned char *data, int64_t bytes)
 {
     uint64_t sum = 0;
@@ -144,6 +153,7 @@ static uint64_t sum_bytes(int64_t offset, const unsigned char *data, int64_t byt
     return sum;
 }
 
+/* Adds to the sums of all blocks that the bytes touch. `first` is the block of sums[0]. */
 void wf_file_sums(uint64_t *sums, int64_t first, int64_t offset, const void *data, int64_t bytes)
 {
     const unsigned char *at = data;

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* HDF5 is not safe for several threads unless it was built so, and its printer of errors is global state of the
- * program. */
+ * program. Threads of one program that use HDF5 past this file are not held off. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static H5E_auto2_t printer; /* the program's own, while we hold the lock */
 static void *printer_data;
@@ -41,6 +41,7 @@ static herr_t note_reason(hid_t stack, void *none)
     return 0;
 }
 
+/* The printer is exchanged for the time of the lock: a program that uses HDF5 itself keeps its own messages. */
 void wf_h5_lock(void)
 {
     pthread_mutex_lock(&lock);
@@ -55,6 +56,7 @@ void wf_h5_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
+/* After a call that was allowed to fail: its reason must not be given for a later failure. */
 void wf_h5_forget(void)
 {
     H5Eclear2(H5E_DEFAULT);
@@ -63,6 +65,7 @@ void wf_h5_forget(void)
 
 wf_status wf_h5_failed(wf_status code, wf_h5 *file, const char *what, const char *name)
 {
+    /* errno of the driver comes first: HDF5 itself was told that all writes went well (driver.c). */
     const char *why = file->error ? strerror(file->error) : reason;
     WF_RAISE(code, "%s: cannot %s%s%s%s%s", file->path, what, *name ? " " : "", name, *why ? ": " : "", why);
     wf_h5_forget();
@@ -83,6 +86,7 @@ static wf_h5 *file_new(const char *path, bool writes)
     WF_FAIL_NULL(WF_ERR_MEMORY, "%s: no memory to open it", path);
 }
 
+/* A driver that is still there was not closed by HDF5, and must not point to a wf_h5 that is gone. */
 static void file_free(wf_h5 *file)
 {
     if (file->driver)
@@ -91,6 +95,8 @@ static void file_free(wf_h5 *file)
     free(file);
 }
 
+/* Closing is strong: closing the file closes what is open in it, so an error on the way leaves nothing behind. No times
+ * are noted, so equal contents give equal bytes. */
 static void make_file(wf_h5 *file)
 {
     const hid_t access = H5Pcreate(H5P_FILE_ACCESS), creation = H5Pcreate(H5P_FILE_CREATE);
@@ -160,6 +166,7 @@ wf_status wf_h5_close(wf_h5 *file)
         return WF_OK;
     wf_h5_lock();
     const herr_t closed = H5Fclose(file->id);
+    /* H5Fclose may succeed although bytes are missing: the driver lies to it. */
     const bool whole = closed >= 0 && !file->error;
     const wf_status status = whole ? WF_OK : wf_h5_failed(WF_ERR_IO, file, "end this file", "");
     wf_h5_unlock();
@@ -174,6 +181,7 @@ typedef struct names {
     size_t n, room;
 } names;
 
+/* Links are followed by HDF5 no further than the file; only data sets are wanted. */
 static herr_t note(hid_t group, const char *name, const H5O_info_t *info, void *user)
 {
     names *all = user;
@@ -192,7 +200,7 @@ static herr_t note(hid_t group, const char *name, const H5O_info_t *info, void *
 }
 
 /* Names are noted first and visited after the lock is released: the visitor opens data sets itself, which takes the
- * lock. */
+ * lock. The order is that of names, so all readers visit alike. */
 wf_status wf_h5_each(wf_h5 *file, wf_h5_visit visit, void *user)
 {
     names all = {0};
@@ -227,7 +235,8 @@ static bool write_text(hid_t holder, const char *name, const char *text)
     return written;
 }
 
-/* Returns what has the attribute: a data set to be closed, or, where `set` is NULL, the file's root group. */
+/* Returns what has the attribute: a data set to be closed, or, where `set` is NULL, the file's root group. The root
+ * group's id is the file's own, and must not be closed. */
 static hid_t open_holder(const wf_h5 *file, const char *set)
 {
     return set ? H5Dopen2(file->id, set, H5P_DEFAULT) : file->id;
@@ -258,6 +267,7 @@ static bool read_variable_text(hid_t attribute, hid_t type, char *text, size_t s
     char *value = NULL;
     if (H5Aread(attribute, type, &value) < 0)
         return false;
+    /* A text that does not fit is an error, not cut: names and versions are compared as a whole. */
     const bool fits = !value || strlen(value) < size;
     if (fits)
         snprintf(text, size, "%s", value ? value : "");
@@ -265,6 +275,7 @@ static bool read_variable_text(hid_t attribute, hid_t type, char *text, size_t s
     return fits;
 }
 
+/* Attributes of other programs may be numbers where ours are texts: version 1 is "1". */
 static bool read_integer_text(hid_t attribute, hid_t type, char *text, size_t size)
 {
     int64_t value;
@@ -291,6 +302,7 @@ static bool read_text(hid_t holder, const char *name, char *text, size_t size)
         return false;
     const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     const H5T_class_t kind = H5Tget_class(type);
+    /* One value; a list of them is no text. */
     bool read = H5Sget_simple_extent_npoints(space) == 1;
     if (read && kind == H5T_INTEGER)
         read = read_integer_text(attribute, type, text, size);
@@ -299,6 +311,7 @@ static bool read_text(hid_t holder, const char *name, char *text, size_t size)
                                             : read_fixed_text(attribute, text, size);
     else
         read = false;
+    /* A fixed text of the full size has no end of its own. */
     text[size - 1] = '\0';
     H5Sclose(space);
     H5Tclose(type);
@@ -313,6 +326,7 @@ wf_status wf_h5_get_text(wf_h5 *file, const char *set, const char *name, char *t
     wf_h5_lock();
     wf_status status = WF_OK;
     const hid_t holder = open_holder(file, set);
+    /* An attribute that is not there is an empty text: callers treat it so. */
     if (holder < 0 || (H5Aexists(holder, name) > 0 && !read_text(holder, name, text, size)))
         status = wf_h5_failed(WF_ERR_FORMAT, file, "read as a text the attribute", name);
     close_holder(file, holder);

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Marks at both ends: the first says what the file is, the last that it is whole. */
 static const char head_mark[8] = "WEFTCKPT", tail_mark[8] = "WEFT-END";
 enum { VERSION = 1, MOST_NAME = 1024 };
 
@@ -32,7 +33,7 @@ typedef struct tail {
     uint64_t own;          /* of the fields above */
 } tail;
 
-/* The length is part of it, since the last word is filled up with zeros. */
+/* The length is part of it, since the last word is filled up with zeros. This sum finds damage, not forgery. */
 static uint64_t hash_bytes(const void *data, size_t bytes)
 {
     const unsigned char *at = data;
@@ -47,6 +48,7 @@ static uint64_t hash_bytes(const void *data, size_t bytes)
 
 /* --- Writing ------------------------------------------------------------------------------------------------------ */
 
+/* Writes at an offset, without moving the file's position: several threads may write to one descriptor. */
 static wf_status write_at(int file, const char *path, const void *data, size_t bytes, int64_t offset)
 {
     const char *at = data;
@@ -63,6 +65,7 @@ static wf_status write_at(int file, const char *path, const void *data, size_t b
     return WF_OK;
 }
 
+/* As many bytes as `fill` writes; the two change together. */
 static size_t manifest_bytes(const wf_manifest *m)
 {
     size_t bytes = sizeof(head) + (size_t)m->n * sizeof(line) + (size_t)m->blocks * sizeof *m->sums;
@@ -148,6 +151,7 @@ static wf_status read_tail(int file, const char *path, tail *t)
     WF_TRY(read_at(file, path, t, sizeof *t, at));
     WF_CHECK(memcmp(t->mark, tail_mark, sizeof t->mark) == 0, WF_ERR_FORMAT,
              "%s: does not end as a checkpoint does: it is torn, or none", path);
+    /* The three numbers must add up to the file's length, so none of them can lead outside it. */
     WF_CHECK(t->own == hash_bytes(t, offsetof(tail, own)) && t->bytes >= (int64_t)sizeof(head) && t->bytes <= at &&
                  t->offset == at - t->bytes,
              WF_ERR_FORMAT, "%s: its last bytes are damaged", path);
@@ -160,6 +164,7 @@ typedef struct rest {
     size_t bytes;
 } rest;
 
+/* Every read of the manifest's bytes goes through here, and stops at its end. */
 static bool take(rest *r, void *to, size_t bytes)
 {
     if (bytes > r->bytes)
@@ -178,9 +183,11 @@ static bool good_entry(const wf_manifest *m, const line *l)
         l->name_bytes >= MOST_NAME || l->offset < 0 || l->offset > m->bytes)
         return false;
     const int64_t count = wf_shape_count(wf_shape_make((int)l->rank, l->dim));
+    /* By division: the product of count and size might overflow. */
     return count >= 0 && count <= (m->bytes - l->offset) / (int64_t)wf_dtype_size((wf_dtype)l->dtype);
 }
 
+/* n is bounded by the manifest's length before it is used for memory. */
 static wf_status parse_entries(const char *path, rest *r, wf_manifest *m, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -206,6 +213,7 @@ static wf_status parse(const char *path, rest r, wf_manifest *m)
     head h;
     WF_CHECK(take(&r, &h, sizeof h) && memcmp(h.mark, head_mark, sizeof h.mark) == 0 && h.version == VERSION,
              WF_ERR_FORMAT, "%s: its manifest is none of version %d", path, VERSION);
+    /* Computed without adding first, which might overflow. */
     const int64_t blocks = h.bytes / WF_FILE_BLOCK + (h.bytes % WF_FILE_BLOCK > 0);
     WF_CHECK(h.bytes == m->bytes && h.blocks == blocks && h.n >= 0 && h.n <= (int64_t)(r.bytes / sizeof(line)) &&
                  h.ranks >= 1,
@@ -220,6 +228,7 @@ static wf_status parse(const char *path, rest r, wf_manifest *m)
     WF_TRY(parse_entries(path, &r, m, h.n));
     WF_CHECK(r.bytes == (size_t)blocks * sizeof *m->sums, WF_ERR_FORMAT,
              "%s: its manifest has %zu bytes for the sums of %lld blocks", path, r.bytes, (long long)blocks);
+    /* One more, so that a checkpoint without blocks has a list too. */
     m->sums = malloc(r.bytes + 1);
     WF_CHECK(m->sums, WF_ERR_MEMORY, "%s: no memory for its manifest", path);
     m->blocks = blocks;
@@ -227,6 +236,7 @@ static wf_status parse(const char *path, rest r, wf_manifest *m)
     return WF_OK;
 }
 
+/* On failure the caller frees what was read so far by wf_manifest_free, as on success. */
 wf_status wf_manifest_read(int file, const char *path, wf_manifest *manifest)
 {
     tail t;
@@ -254,6 +264,7 @@ void wf_manifest_free(wf_manifest *manifest)
     *manifest = (wf_manifest){0};
 }
 
+/* From the front for each name: a model has hundreds of entries, and each is looked for once. */
 const wf_manifest_entry *wf_manifest_find(const wf_manifest *manifest, const char *name)
 {
     for (int64_t i = 0; i < manifest->n; i++)
@@ -279,6 +290,8 @@ wf_status wf_manifest_block(int file, const char *path, const wf_manifest *manif
 
 /* --- Boxes -------------------------------------------------------------------------------------------------------- */
 
+/* Calls back for each run of elements that is contiguous in the array and in the box, in order. Writers and readers of
+ * checkpoints share it, so a part can be read on another number of ranks than it was written on. */
 wf_status wf_box_runs(wf_shape shape, wf_box box, wf_box_run visit, void *user)
 {
     int64_t run = 1, outer = 1, at[WF_MAX_RANK], stride[WF_MAX_RANK];
@@ -304,6 +317,7 @@ wf_status wf_box_runs(wf_shape shape, wf_box box, wf_box_run visit, void *user)
         for (int d = 0; d < shape.rank; d++)
             place += at[d] * stride[d];
         WF_TRY(visit(user, place, k * run, run));
+        /* A counter with a digit for each outer dimension; the last carries end the loop together with k. */
         for (int d = first - 1; d >= 0 && ++at[d] == box.hi[d]; d--)
             at[d] = box.lo[d];
     }
@@ -340,6 +354,7 @@ static wf_status read_run(void *user, int64_t in_array, int64_t in_box, int64_t 
     return WF_OK;
 }
 
+/* A reader may ask for any box: parts of several ranks' writing meet in it without being told. */
 wf_status wf_manifest_read_box(wf_manifest_reader *reader, const wf_manifest_entry *entry, wf_box box, void *data)
 {
     reading r = {reader, entry, data};

@@ -1,7 +1,8 @@
 /* Element types in HDF5's words. Called by the other files of this folder with the lock held. */
 #include "comm/file/file_impl.h"
 
-/* A float of `size` bytes: the exponent has `exponent` bits, the mantissa the rest but for the sign. */
+/* A float of `size` bytes: the exponent has `exponent` bits, the mantissa the rest but for the sign. Fields are set
+ * before the size, or HDF5 would find them outside the type. */
 static hid_t small_float(size_t size, size_t exponent)
 {
     const size_t bits = 8 * size, mantissa = bits - 1 - exponent;
@@ -13,6 +14,7 @@ static hid_t small_float(size_t size, size_t exponent)
     return -1;
 }
 
+/* A new type, which the caller closes; -1 for one that HDF5 has no words for. */
 hid_t wf_h5_type(wf_dtype dtype)
 {
     switch (dtype) {
@@ -63,6 +65,7 @@ static wf_dtype enum_type(hid_t type, size_t size)
     return size == 1 && H5Tget_nmembers(type) == 2 ? WF_U8 : WF_DTYPES;
 }
 
+/* WF_DTYPES for what no type of ours can hold. */
 wf_dtype wf_h5_dtype(hid_t type)
 {
     const size_t size = H5Tget_size(type);

@@ -47,7 +47,8 @@ static end pair_of(const wf_schedule_graph *g, int from, int to, int64_t n)
     return (end){a->place[from], distance * a->smallest + a->place[to], n, n};
 }
 
-/* Sorted lists of both ends, walked side by side: matching costs n log n, not n squared. */
+/* Sorted lists of both ends, walked side by side: matching costs n log n, not n squared. Equal keys in both lists are
+ * the two ends of a message. */
 static int64_t list_ends(const wf_schedule_graph *g, wf_step_kind kind, end *list)
 {
     const int64_t steps = g->first[g->ranks];
@@ -79,6 +80,8 @@ static wf_status unmatched(const wf_schedule_graph *g, const end *one, const cha
     WF_FAIL(WF_ERR_STATE, "%s: %.400s", what, wf_graph_text(g, one->step, text));
 }
 
+/* Folded, the bytes of both ends may differ: nodes may have parts of different lengths, and the first stands for
+ * all. */
 static wf_status match_messages(wf_schedule_graph *g, end *send, end *recv)
 {
     const int64_t sends = list_ends(g, WF_STEP_SEND, send), recvs = list_ends(g, WF_STEP_RECV, recv);
@@ -117,6 +120,7 @@ static wf_status match_flags(wf_schedule_graph *g, end *notify, end *await)
     const int64_t notifies = list_ends(g, WF_STEP_NOTIFY, notify), awaits = list_ends(g, WF_STEP_AWAIT, await);
     int64_t n = 0;
     for (int64_t i = 0; i < awaits; i++) {
+        /* Both lists are sorted alike, and an await's value never makes n go back: one walk serves all. */
         if (await[i].number <= 0)
             continue;
         while (n < notifies && compare(&notify[n], &await[i]) < 0)
@@ -135,13 +139,17 @@ static wf_status match_flags(wf_schedule_graph *g, end *notify, end *await)
 /* --- order ----------------------------------------------------------------------------------------------------------
  */
 
+/* The number of times that wf_graph_happen releases an event. The two must agree, or sort_events finds circles that are
+ * none. */
 int32_t wf_graph_awaited(const wf_schedule_graph *g, int64_t event)
 {
     const wf_step *step = wf_graph_step(g, event / 2);
     const int rank = g->rank[event / 2];
+    /* In line, the first step of a rank has none before it. */
     const bool behind = g->in_line && g->all[rank]->in_line && event / 2 > g->first[rank];
     if (event % 2 == 0)
         return step->waits + (step->before >= 0) + behind;
+    /* The end of a message waits for its own beginning and the other one's; that of an await for its notification. */
     return 1 + (g->match[event / 2] >= 0);
 }
 
@@ -162,6 +170,7 @@ void wf_graph_happen(const wf_schedule_graph *g, int64_t event, void (*release)(
         }
         return;
     }
+    /* event + 1 is the beginning of the next step. */
     if (g->in_line && schedule->in_line && i + 1 < schedule->steps)
         release(own, event + 1);
     for (int32_t f = schedule->first_follower[i]; f < schedule->first_follower[i + 1]; f++)
@@ -177,6 +186,7 @@ typedef struct sorting {
     int64_t ordered;
 } sorting;
 
+/* Kahn's algorithm: what was released as often as it is awaited can happen, and `order` is its queue too. */
 static void put_in_order(void *own, int64_t event)
 {
     sorting *s = own;
@@ -236,6 +246,7 @@ static wf_status make_room(wf_ctx *ctx, wf_schedule_graph *g)
     g->order = wf_malloc(ctx, 2 * steps * sizeof *g->order);
     if (!g->rank || !g->match || !g->raised || !g->order)
         return wf_error_code();
+    /* -1 in every byte is -1. */
     memset(g->match, 0xff, steps * sizeof *g->match);
     memset(g->raised, 0xff, steps * sizeof *g->raised);
     for (int r = 0; r < g->ranks; r++)
@@ -244,6 +255,7 @@ static wf_status make_room(wf_ctx *ctx, wf_schedule_graph *g)
     return WF_OK;
 }
 
+/* Schedules come from generators that may be wrong: indices are checked before anything is indexed by them. */
 static wf_status check_ranks(const wf_schedule_graph *g)
 {
     char text[WF_FAILURE_TEXT];

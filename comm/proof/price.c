@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-/* When something is over, and what the longest chain up to there consists of. */
+/* When something is over, and what the longest chain up to there consists of: waiting for a link counts as a message,
+ * waiting for the processor as work. */
 typedef struct moment {
     double at, messages, work;
 } moment;
@@ -43,6 +44,7 @@ wf_price_model wf_price_model_default(void)
     return (wf_price_model){.alpha_s = {1e-6, 25e-6}, .beta_s = {1e-10, 1e-9}, .gamma_s = 1e-10};
 }
 
+/* The chain that is over last is the critical one, and brings its parts with it. */
 static moment later(moment a, moment b)
 {
     return a.at >= b.at ? a : b;
@@ -53,6 +55,8 @@ static double most(double a, double b)
     return a > b ? a : b;
 }
 
+/* A step begins when all that it waits for is over and the message before it in its pair has begun: the transport keeps
+ * their order. */
 static moment begin_of(const pricing *p, int64_t n)
 {
     const int rank = p->g->rank[n];
@@ -64,6 +68,7 @@ static moment begin_of(const pricing *p, int64_t n)
     return step->before >= 0 ? later(begin, p->event[2 * (first + step->before)]) : begin;
 }
 
+/* A rank computes one thing at a time: steps that may run together share its processor. */
 static moment end_of_local(pricing *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
@@ -84,6 +89,7 @@ static bool is_message(const pricing *p, int64_t n)
     return kind == WF_STEP_SEND || kind == WF_STEP_RECV;
 }
 
+/* A flag is seen one latency of the node after it was raised; it has no bytes. */
 static moment end_of(pricing *p, int64_t n)
 {
     const wf_step *step = wf_graph_step(p->g, n);
@@ -101,7 +107,7 @@ static moment end_of(pricing *p, int64_t n)
  */
 
 /* Orders events by time. At equal times messages come last, when all that may go are known, in the order of their
- * schedules, so that all ranks of a symmetric schedule stay in step. */
+ * schedules, so that all ranks of a symmetric schedule stay in step. The order is total: the price repeats. */
 static bool sooner(due a, due b)
 {
     if (a.at != b.at)
@@ -109,6 +115,7 @@ static bool sooner(due a, due b)
     return a.step != b.step ? a.step < b.step : a.event < b.event;
 }
 
+/* Never in the past: a message that is put back gets the time at which a link becomes free, but not before now. */
 static void push_event(pricing *p, double at, int64_t event)
 {
     int64_t i = p->dues++;
@@ -120,6 +127,7 @@ static void push_event(pricing *p, double at, int64_t event)
     p->heap[i] = d;
 }
 
+/* A heap in an array: the children of i are 2 i + 1 and 2 i + 2. */
 static due pop(pricing *p)
 {
     const due top = p->heap[0], d = p->heap[--p->dues];
@@ -135,6 +143,7 @@ static due pop(pricing *p)
     return top;
 }
 
+/* The last release makes an event due. wf_graph_awaited counted them. */
 static void release_event(void *own, int64_t e)
 {
     pricing *p = own;
@@ -171,6 +180,7 @@ static void transfer(pricing *p, int64_t send, int kind, double taken)
 
 static void stand_in_line(pricing *p, line *l, int64_t send)
 {
+    /* `behind` of a send names itself until it is in the line, so one that comes back is not put in again. */
     if (p->behind[send] != send)
         return;
     p->behind[send] = -1;
@@ -197,6 +207,7 @@ static void carry(pricing *p, int64_t send)
     stand_in_line(p, l, send);
     if (l->first != send)
         return;
+    /* Both ends must be free at once: the link out of the sender and the link into the receiver, of this kind. */
     const double free = most(p->out[link], p->in[2 * to + kind]);
     if (free > p->now) {
         push_event(p, free, 2 * send + 1);
@@ -205,6 +216,8 @@ static void carry(pricing *p, int64_t send)
     p->out[link] = p->in[2 * to + kind] = p->now + taken;
     l->first = p->behind[send];
     transfer(p, send, kind, taken);
+    /* The next one in line is woken when this link is free; it may have come first to an earlier time and been put
+     * off. */
     if (l->first >= 0)
         push_event(p, p->out[link], 2 * l->first + 1);
 }
@@ -217,6 +230,7 @@ static void run(pricing *p)
     for (int64_t e = 0; e < events; e++)
         if (p->left[e] == 0)
             push_event(p, 0, e);
+    /* Each event is popped once, but for messages that are put back: the loop ends, since time only goes on. */
     while (p->dues > 0) {
         const due d = pop(p);
         p->now = d.at;
@@ -236,6 +250,7 @@ static void count_traffic(const wf_agreed *agreed, const wf_schedule *const *all
         price->messages += all[r]->messages;
         for (int32_t i = 0; i < all[r]->steps; i++) {
             const wf_step *step = &all[r]->step[i];
+            /* Uncounted sends carry no payload of the caller. */
             if (step->kind == WF_STEP_SEND && !(step->flags & WF_STEP_UNCOUNTED) &&
                 agreed->node[r] != agreed->node[step->peer])
                 price->between_bytes += step->bytes;
@@ -292,6 +307,7 @@ wf_status wf_schedule_price(wf_ctx *ctx, const wf_agreed *agreed, const wf_sched
 /* --- by representatives ---------------------------------------------------------------------------------------------
  */
 
+/* The folded graph takes a rank's node and place from its number. */
 static wf_status check_nodes(const wf_agreed *agreed)
 {
     for (int r = 0; r < agreed->ranks; r++)
@@ -302,6 +318,7 @@ static wf_status check_nodes(const wf_agreed *agreed)
     return WF_OK;
 }
 
+/* Equal places of all nodes do the same at the same time, so the ranks of one node stand for all. */
 static wf_status price_first(wf_ctx *ctx, const wf_agreed *agreed, const wf_call *call, const wf_price_model *model,
                              wf_schedule **all, wf_price *price)
 {

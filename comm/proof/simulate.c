@@ -26,7 +26,8 @@ typedef struct parcel {
     bool withdrawn; /* before it met the other end */
 } parcel;
 
-/* Ends that wait for their other end: the first and the last of each pair and direction that has met. */
+/* Ends that wait for their other end: the first and the last of each pair and direction that has met. A transport keeps
+ * the order of messages between two ranks, so each such list is served from its front. */
 typedef struct mailbox {
     int from, to; /* from -1: none */
     bool sending;
@@ -62,6 +63,7 @@ typedef struct rank {
     bool over;
 } rank;
 
+/* Marsaglia's xorshift: the same seed gives the same course on every machine, so a failure can be played again. */
 static uint64_t random_of(world *w)
 {
     w->random ^= w->random << 13;
@@ -73,6 +75,7 @@ static uint64_t random_of(world *w)
 /* --- the fake transport ---------------------------------------------------------------------------------------------
  */
 
+/* A hash table with open addressing: four places for each message and a few more, so a free one is always found. */
 static mailbox *mailbox_of(world *w, int from, int to, bool sending)
 {
     uint64_t at = ((uint64_t)from * 8191 + (uint64_t)to * 2 + sending) * 0x9e3779b97f4a7c15u >> 20;
@@ -87,6 +90,8 @@ static mailbox *mailbox_of(world *w, int from, int to, bool sending)
     }
 }
 
+/* Both ends go over in the same turn; until then neither buffer may be touched, and the poison in it shows a step that
+ * does. */
 static void match_messages(world *w, int64_t one, int64_t other)
 {
     const int64_t delay = w->s->most_delay > 0 ? (int64_t)(random_of(w) % (uint64_t)w->s->most_delay) : 0;
@@ -101,6 +106,7 @@ static void post(world *w, int64_t id)
 {
     parcel *p = &w->parcel[id];
     mailbox *theirs = mailbox_of(w, p->from, p->to, !p->transfer->sending);
+    /* Withdrawn ends are only skipped: to take them out of the middle would need a way back. */
     while (theirs->first >= 0 && w->parcel[theirs->first].withdrawn)
         theirs->first = w->parcel[theirs->first].next;
     if (theirs->first >= 0) {
@@ -117,6 +123,7 @@ static void post(world *w, int64_t id)
     ours->last = id;
 }
 
+/* Messages are as many as steps of both kinds, so the list of parcels never grows and pointers into it stay good. */
 static wf_status start_transfer(void *own, wf_transfer *t)
 {
     rank *r = own;
@@ -131,18 +138,21 @@ static wf_status start_transfer(void *own, wf_transfer *t)
                              .due = NEVER,
                              .next = -1};
     t->own[0] = (uint64_t)id;
+    /* A step that reads before the message has come reads NaNs. */
     if (!t->sending)
         memset(t->data, POISON, t->bytes);
     post(w, id);
     return WF_OK;
 }
 
-/* The bytes go over when they are due, as they are then. */
+/* The bytes go over when they are due, as they are then: a sender that writes to its buffer too early sends the wrong
+ * ones. */
 static void deliver(world *w, int64_t id)
 {
     parcel *p = &w->parcel[id], *q = &w->parcel[p->other];
     parcel *send = p->transfer->sending ? p : q, *recv = p->transfer->sending ? q : p;
     memcpy(recv->data, send->data, send->bytes < recv->bytes ? send->bytes : recv->bytes);
+    /* A longer message than the receive has room for is an error of the schedule, which the engine reports. */
     recv->transfer->arrived = send->bytes <= recv->bytes ? send->bytes : SIZE_MAX;
     send->over = recv->over = true;
 }
@@ -158,7 +168,8 @@ static wf_status test_transfer(void *own, wf_transfer *t)
     return WF_OK;
 }
 
-/* What has met its other end cannot be called back, and goes over: its memory is written to after the failure. */
+/* What has met its other end cannot be called back, and goes over: its memory is written to after the failure. The
+ * engine has to keep that memory until the end of it. */
 static void cancel(void *own, wf_transfer *t)
 {
     world *w = ((rank *)own)->w;
@@ -173,6 +184,7 @@ static void cancel(void *own, wf_transfer *t)
 /* --- ranks ----------------------------------------------------------------------------------------------------------
  */
 
+/* Output k is input k, where the caller asks for calls in place and the schedule allows them. */
 static int32_t alias_of(const world *w, const wf_schedule *s, int32_t i)
 {
     for (int32_t k = 0; w->s->in_place && s->in_place && s->operand[i].kind == WF_OPERAND_OUTPUT && k < i; k++)
@@ -192,6 +204,7 @@ static wf_status make_memory(world *w, rank *r)
         const int32_t alias = alias_of(w, s, i);
         if (operand->kind == WF_OPERAND_SHARED)
             continue;
+        /* One byte more than asked: an operand without bytes has an address of its own, too. */
         r->data[i] = alias < i ? r->data[alias] : wf_malloc(w->ctx, operand->bytes + 1);
         if (!r->data[i])
             return wf_error_code();
@@ -203,7 +216,7 @@ static wf_status make_memory(world *w, rank *r)
     return WF_OK;
 }
 
-/* Slots are the owner's; all that name one get the same memory. */
+/* Slots are the owner's; all that name one get the same memory, as ranks of a node do by shared memory. */
 static void **find_slot(world *w, const wf_operand *slot)
 {
     const wf_schedule *s = w->all[slot->owner];
@@ -248,10 +261,13 @@ static wf_status begin(world *w, rank *r)
 {
     r->link = (wf_link){.own = r, .start = start_transfer, .test = test_transfer, .cancel = cancel};
     r->told = NEVER;
+    /* Ranks begin to wait for the end at different turns, some at once: a collective that is waited for late must be
+     * right too. */
     r->waits = (int64_t)((w->s->seed >> 8) + (uint64_t)r->number * 7) % LATEST;
     r->run = wf_run_new(w->ctx, w->all[r->number]);
     if (!r->run)
         return wf_error_code();
+    /* One step at a time and in shuffled order: more orders of steps are met than on a machine. */
     wf_run_begin(r->run, (wf_binding){.link = &r->link,
                                       .data = r->data,
                                       .flags = w->flag_of,
@@ -262,7 +278,7 @@ static wf_status begin(world *w, rank *r)
     return WF_OK;
 }
 
-/* Lets the other ranks learn of it some turns later. */
+/* Lets the other ranks learn of it some turns later, each at a time of its own, as news travel. */
 static void tell(world *w, const rank *from)
 {
     for (int i = 0; i < w->ranks; i++)
@@ -280,6 +296,7 @@ static wf_status fail(world *w, rank *r, bool tells)
     return WF_OK;
 }
 
+/* A failing rank stops between two of its steps, as a process that was killed would. */
 static wf_status advance(world *w, rank *r, bool *moved)
 {
     const bool fails = r->number == w->s->failing_rank && r->run->done >= w->s->failing_step;
@@ -330,6 +347,7 @@ static wf_status notice(world *w)
     return noticed ? WF_OK : fail(w, first, true);
 }
 
+/* A rank that will still learn of a failure is not stuck. */
 static bool news_under_way(const world *w)
 {
     for (int i = 0; i < w->ranks; i++)
@@ -338,6 +356,7 @@ static bool news_under_way(const world *w)
     return false;
 }
 
+/* A turn gives most of the ranks, in an order that begins elsewhere each time, a chance to go on. */
 static wf_status play(world *w)
 {
     for (int over = 0; over < w->ranks; w->turn++) {
@@ -346,12 +365,15 @@ static wf_status play(world *w)
         const int shift = (int)(random_of(w) % (uint64_t)w->ranks);
         for (int i = 0; i < w->ranks; i++) {
             rank *r = &w->rank[(i + shift) % w->ranks];
+            /* A quarter of the chances is left out, so ranks drift apart. A rank that was passed over counts as moving:
+             * it might have. */
             if (!r->over && (w->ranks == 1 || random_of(w) % 4 != 0))
                 WF_TRY(advance(w, r, &moved));
             else
                 moved = moved || !r->over;
             over += r->over;
         }
+        /* No chance was left out, no message is on its way and no rank will learn anything: nothing can ever change. */
         if (over < w->ranks && !moved && w->under_way == 0 && w->turn >= LATEST && !news_under_way(w))
             WF_TRY(w->s->failing_rank >= 0 && w->s->silently ? notice(w) : stuck(w->rank));
     }
@@ -362,6 +384,7 @@ static void check_results(const world *w)
 {
     for (int i = 0; i < w->ranks && w->s->ended; i++)
         w->s->ended[i] = w->rank[i].status;
+    /* Ranks that failed have no result that anyone may look at. */
     for (int i = 0; i < w->ranks && w->s->check; i++) {
         const wf_schedule *s = w->all[i];
         for (int32_t k = 0; k < s->operands && w->rank[i].status == WF_OK; k++)
@@ -376,6 +399,7 @@ static wf_status set_up(world *w)
     for (int i = 0; i < w->ranks; i++)
         for (int32_t k = 0; k < w->all[i]->steps; k++)
             messages += w->all[i]->step[k].kind == WF_STEP_SEND || w->all[i]->step[k].kind == WF_STEP_RECV;
+    /* Twice the mailboxes that can be in use: each message may open one for either direction. */
     w->mailboxes = 4 * messages + 16;
     w->parcel = wf_malloc(w->ctx, (size_t)(messages + 1) * sizeof *w->parcel);
     w->mailbox = wf_malloc(w->ctx, (size_t)w->mailboxes * sizeof *w->mailbox);
@@ -405,6 +429,7 @@ static void tear_down(world *w)
     for (int i = 0; w->rank && i < w->ranks; i++) {
         rank *r = &w->rank[i];
         const wf_schedule *s = w->all[i];
+        /* Slots belong to their owner's schedule, so each is freed once. */
         for (int32_t k = 0; r->data && k < s->operands; k++)
             if (s->operand[k].kind != WF_OPERAND_SHARED)
                 free(alias_of(w, s, k) == k ? r->data[k] : NULL);
@@ -421,6 +446,7 @@ static void tear_down(world *w)
     free(w->flag_of);
 }
 
+/* `|1`: xorshift would stay at 0 for ever. */
 wf_status wf_schedule_simulate(wf_ctx *ctx, const wf_schedule *const *all, int ranks, const wf_simulation *simulation)
 {
     world w = {.ctx = ctx, .s = simulation, .all = all, .ranks = ranks};

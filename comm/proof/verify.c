@@ -10,6 +10,7 @@
 
 #define SHARED ((int64_t)1 << 60)
 
+/* What a step does to a range of bytes. `place` is that of its begin in the order. */
 typedef struct access {
     int64_t memory; /* which: of one rank's operand, or a slot of the ring */
     size_t lo, hi;
@@ -43,6 +44,7 @@ typedef struct proof {
 /* --- what happens before what ---------------------------------------------------------------------------------------
  */
 
+/* Events in front of `least` cannot lead back behind it, since every edge goes from an earlier place to a later one. */
 static int64_t push(proof *p, int64_t top, int64_t event, int64_t least)
 {
     if (p->stamp[event] == p->round || p->place[event] < least)
@@ -52,6 +54,7 @@ static int64_t push(proof *p, int64_t top, int64_t event, int64_t least)
     return top + 1;
 }
 
+/* What must have happened right before this event; the edges of graph.c, backwards. */
 static int64_t push_before(proof *p, int64_t top, int64_t event, int64_t least)
 {
     const wf_schedule_graph *g = p->g;
@@ -59,6 +62,7 @@ static int64_t push_before(proof *p, int64_t top, int64_t event, int64_t least)
     const wf_schedule *s = g->all[g->rank[n]];
     const wf_step *step = &s->step[n - first];
     if (event % 2 == 1) {
+        /* A message's end waits for the beginning of the other end, an await's for the end of its notification. */
         if (g->match[n] >= 0)
             top = push(p, top, 2 * g->match[n] + (step->kind == WF_STEP_AWAIT), least);
         return push(p, top, event - 1, least);
@@ -89,6 +93,7 @@ static bool came_before(const proof *p, int64_t a)
     return p->stamp[2 * a + 1] == p->round;
 }
 
+/* Work on boxes in device memory is only enqueued by the step: the step's own end does not mean that it is done. */
 static bool is_queued(const wf_schedule *s, const wf_step *step)
 {
     const bool boxes = step->kind == WF_STEP_PACK || step->kind == WF_STEP_UNPACK || step->kind == WF_STEP_FILL ||
@@ -106,7 +111,8 @@ static bool joins_queue(const wf_schedule *s, const wf_step *step, int32_t opera
            (s->device && message && kind != WF_OPERAND_SCRATCH && kind != WF_OPERAND_SHARED);
 }
 
-/* Returns true if a fence that follows step n on its rank happens before the step that look_back was called with. */
+/* Returns true if a fence that follows step n on its rank happens before the step that look_back was called with. The
+ * search goes forwards from n, and only over steps that are marked as before. */
 static bool was_fenced(proof *p, int64_t n)
 {
     const int64_t first = p->g->first[p->g->rank[n]];
@@ -160,6 +166,7 @@ static wf_status add(proof *p, access a)
     return WF_OK;
 }
 
+/* Every access of a schedule comes through here, so bounds are checked here and nowhere else. */
 static wf_status touch(proof *p, int64_t n, wf_address address, size_t bytes, bool writes)
 {
     const int rank = p->g->rank[n];
@@ -178,7 +185,8 @@ static wf_status touch(proof *p, int64_t n, wf_address address, size_t bytes, bo
                            .joins = joins_queue(p->g->all[rank], wf_graph_step(p->g, n), address.operand)});
 }
 
-/* The rows of a box: runs along the innermost dimension in memory. */
+/* The rows of a box: runs along the innermost dimension in memory. Exact rows are needed, since two boxes of one array
+ * may interlock without touching. */
 static wf_status touch_box(proof *p, int64_t n, wf_address address, const wf_step_box *box, bool reads, bool writes)
 {
     const size_t size = wf_dtype_size((wf_dtype)wf_graph_step(p->g, n)->dtype);
@@ -222,6 +230,7 @@ static wf_status touch_boxes(proof *p, int64_t n, const wf_step *step)
         WF_TRY(touch_box(p, n, step->from, box, true, false));
     if (step->kind == WF_STEP_PACK)
         return touch(p, n, step->to, step->bytes, true);
+    /* An unpack that adds reads what is there. */
     return touch_box(p, n, step->to, step->kind == WF_STEP_COPY ? box + 1 : box, step->flags & WF_STEP_ADDS, true);
 }
 
@@ -237,6 +246,7 @@ static wf_status touch_native(proof *p, int64_t n, const wf_schedule *s, const w
         WF_TRY(touch(p, n, part->x, bytes, false));
         return touch(p, n, part->y, (size_t)call->count * wf_dtype_size(part->to), true);
     }
+    /* The sender of a broadcast sends what is in y, the others receive into it. */
     WF_TRY(touch(p, n, sends ? part->y : part->x, call->operation == WF_NATIVE_REDUCE_SCATTER ? ranks * bytes : bytes,
                  false));
     if (!receives)
@@ -277,7 +287,8 @@ static wf_status list_step(proof *p, int64_t n)
     }
 }
 
-/* Lists the accesses of all steps of every rank, and a last read of every result. */
+/* Lists the accesses of all steps of every rank, and a last read of every result: so "every byte of an output is
+ * written" is a case of "no read before a write". */
 static wf_status list_accesses(proof *p)
 {
     const wf_schedule_graph *g = p->g;
@@ -330,7 +341,8 @@ static bool concerns(const access *a, const access *b)
     return a->lo < b->hi && b->lo < a->hi && (a->writes || b->writes) && a->step != b->step;
 }
 
-/* Returns true if access a happens before the step of `later`, which look_back was called with. */
+/* Returns true if access a happens before the step of `later`, which look_back was called with. The last read comes
+ * after the end of everything. */
 static bool is_over(proof *p, const access *a, const access *later)
 {
     if (later->step < 0)
@@ -415,6 +427,7 @@ static bool is_defined(const proof *p, int64_t memory)
            operand->kind == WF_OPERAND_KEPT;
 }
 
+/* Covers of a read are sorted by their beginning: a gap before the next one is a byte that none wrote. */
 static wf_status check_covers(proof *p, int64_t first, int64_t last)
 {
     char text[WF_FAILURE_TEXT];
@@ -438,7 +451,8 @@ static wf_status check_covers(proof *p, int64_t first, int64_t last)
     return WF_OK;
 }
 
-/* Accesses [first, last) of one memory. What a write covers has happened before it, and needs no more comparison. */
+/* Accesses [first, last) of one memory. What a write covers has happened before it, and needs no more comparison: who
+ * happens after the write happens after what is covered. So `open` stays short, and the proof near n log n. */
 static wf_status check_memory(proof *p, int64_t first, int64_t last, int64_t *open)
 {
     int64_t opened = 0;
@@ -449,6 +463,7 @@ static wf_status check_memory(proof *p, int64_t first, int64_t last, int64_t *op
         WF_TRY(check_access(p, i, open, opened));
         for (int64_t k = 0; k < opened; k++) {
             const access *other = &p->list[open[k]];
+            /* A write that covers another access as a whole takes its place. */
             if (!a->writes || other->lo < a->lo || other->hi > a->hi)
                 open[kept++] = open[k];
         }
@@ -474,13 +489,14 @@ static wf_status check_all(proof *p, int64_t *open)
  */
 
 /* Returns true for steps that prove which call the other rank is in: messages by their tag, slot flags by their value.
- * Other flags hold a count only. */
+ * Other flags hold a count only, which an earlier call may have raised. */
 static bool tells_of_call(const wf_step *step)
 {
     return step->kind == WF_STEP_RECV || (step->kind == WF_STEP_AWAIT && step->to.operand >= 0);
 }
 
-/* Ranks that are known to have begun when each step is over. */
+/* Ranks that are known to have begun when each step is over, a bit each: what a message brings is what its sender knew
+ * when it began. */
 static void note_begun(const wf_schedule_graph *g, uint64_t *begun)
 {
     for (int64_t i = 0; i < 2 * g->first[g->ranks]; i++) {
@@ -510,6 +526,8 @@ static wf_status check_begun(const wf_schedule_graph *g, const uint64_t *begun)
     return WF_OK;
 }
 
+/* A bit for each rank: above 64 the property is taken from smaller numbers of ranks, on which tests check the same
+ * generator. */
 static wf_status check_synchronizing(wf_ctx *ctx, const wf_schedule_graph *g)
 {
     if (!g->all[0]->synchronizes || g->ranks > 64)
@@ -569,6 +587,7 @@ wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ran
     wf_status status = check_synchronizing(ctx, &g);
     if (status == WF_OK)
         status = prove(ctx, &g, false);
+    /* Aliasing adds conflicts, but a schedule that is right in place may still be wrong apart: both are proved. */
     if (status == WF_OK && in_place)
         status = prove(ctx, &g, true);
     wf_graph_clear(&g);
