@@ -8,6 +8,7 @@
 #define MOST_STEPS   (INT64_C(1) << 20)
 #define MOST_NUMBERS (INT64_C(1) << 31)
 
+/* One dimension of the geometry, in the words of index maps. */
 wf_window wf_conv_window(const wf_conv_geom *g, int d)
 {
     return (wf_window){g->kernel[d], g->stride[d], g->dilation[d], g->pad_lo[d], g->pad_hi[d]};
@@ -42,6 +43,7 @@ wf_status wf_conv_output_shape(const wf_layer *layer, const wf_var *x, wf_shape 
     return WF_OK;
 }
 
+/* Which inputs an output reads, for parts and exchanges: the parallel layers make their halos of it. */
 wf_status wf_conv_map(const wf_layer *layer, wf_shape in, wf_shape out, wf_index_map *index_map)
 {
     const wf_conv_state *s = layer->state;
@@ -67,6 +69,7 @@ wf_status wf_conv_map(const wf_layer *layer, wf_shape in, wf_shape out, wf_index
     return WF_OK;
 }
 
+/* Options that are 0 are unset: the own one of a dimension, then that of all, then the default. */
 static int64_t pick(int64_t own, int64_t all, int64_t otherwise)
 {
     return own != 0 ? own : all != 0 ? all : otherwise;
@@ -82,6 +85,7 @@ static bool in_steps(int64_t n)
     return n >= 1 && n <= MOST_STEPS;
 }
 
+/* Negative pads are allowed: they cut the input. */
 static bool in_pads(int64_t n)
 {
     return n >= -MOST_NUMBERS && n <= MOST_NUMBERS;
@@ -109,6 +113,7 @@ static wf_status conv_geometry(const wf_conv_opts *o, wf_conv_state *s)
                  (long long)g->pad_lo[d], (long long)g->pad_hi[d], d);
         WF_CHECK(s->output_pad[d] == 0 || s->transposed, WF_ERR_ARGUMENT, "%s: output_pad is for transposed forms",
                  s->name);
+        /* A larger output_pad would make outputs that no window reaches, as in PyTorch. */
         WF_CHECK(s->output_pad[d] >= 0 &&
                      (s->output_pad[d] < g->stride[d] || s->output_pad[d] < g->dilation[d] || s->output_pad[d] == 0),
                  WF_ERR_ARGUMENT, "%s: output_pad is %lld, should be less than stride %lld or dilation %lld", s->name,
@@ -142,11 +147,13 @@ static wf_status check_conv_opts(const wf_conv_opts *o, wf_conv_state *s)
     WF_TRY(wf_boundary_check_layer(s->name, &o->boundary, s->geom.nd));
     const wf_shape filter = filter_shape(s);
     char text[WF_SHAPE_TEXT];
+    /* Each factor is bounded; their product need not be. */
     WF_CHECK(wf_shape_count(filter) >= 0, WF_ERR_ARGUMENT, "%s: filter %s is too large", s->name,
              wf_shape_text(filter, text));
     return wf_epilogue_check(s->name, &s->epilogue);
 }
 
+/* Channels last in memory, so that products run over neighbouring channels. */
 static wf_param_opts filter_opts(const wf_conv_opts *o, const wf_conv_state *s, wf_dtype dtype)
 {
     const wf_conv_geom *g = &s->geom;
@@ -164,6 +171,7 @@ static wf_param_opts filter_opts(const wf_conv_opts *o, const wf_conv_state *s, 
     return p;
 }
 
+/* Makes no layer: the parallel forms want the geometry before they can say which parameters a rank has. */
 wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf_conv_opts *o, wf_conv_state *s)
 {
     *s = (wf_conv_state){.name = name, .opts = *o, .transposed = transposed, .geom = {.nd = nd}};
@@ -184,7 +192,8 @@ static void note_options(wf_layer *layer, const wf_conv_state *s)
                       (long long)g->pad_hi[d], (long long)s->output_pad[d]);
 }
 
-/* What model files say of the filter (wf_param.beyond). An edge that no window crosses does not matter. */
+/* What model files say of the filter (wf_param.beyond): four bits for each side. An edge that no window crosses does
+ * not matter. */
 static int edge_of_filter(const wf_conv_state *s)
 {
     const wf_boundary *b = &s->opts.boundary;
@@ -193,6 +202,7 @@ static int edge_of_filter(const wf_conv_state *s)
     for (int i = 0; i < 2 * s->geom.nd; i++) {
         const int64_t pad = i % 2 ? s->geom.pad_hi[i / 2] : s->geom.pad_lo[i / 2];
         wf_edge edge = wf_boundary_edge(b, 2 + i / 2, i % 2);
+        /* A constant of 0 is what padding does by default: one name for both. */
         if (edge == WF_EDGE_CONSTANT && b->value == 0)
             edge = WF_EDGE_DEFAULT;
         if (pad > 0)

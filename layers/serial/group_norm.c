@@ -1,6 +1,7 @@
 /* Normalisation of each sample by itself. The four layers differ in which elements make a group; what a rank has of the
  * groups is read from the layout of each input. If a cut of the mesh crosses groups, the merge that
- * layers/parallel/mesh_norm.c gives brings the statistics, and in backward the sums, of whole groups. */
+ * layers/parallel/mesh_norm.c gives brings the statistics, and in backward the sums, of whole groups. Evaluation and
+ * training compute the same: nothing is kept from batch to batch. */
 #include "layers/group_norm.h"
 
 #include "core/opts.h"
@@ -9,6 +10,8 @@
 
 #include <string.h>
 
+/* Either `shape` says which last dimensions a group has (layernorm of a shape), or dimension 1 is cut into groups of
+ * `size`. */
 typedef struct group_state {
     wf_shape shape;   /* of the last dimensions; rank 0: groups are of channels */
     int64_t channels; /* of dimension 1, if groups are of channels */
@@ -40,6 +43,7 @@ static int first_normal(const group_state *s, wf_shape x)
     return x.rank - s->shape.rank;
 }
 
+/* Dimensions that a group extends over: a cut of another one leaves groups whole. */
 static bool is_normal(const group_state *s, wf_shape x, int d)
 {
     if (s->shape.rank > 0)
@@ -53,14 +57,18 @@ static bool between_groups(const group_state *s, const wf_layout *x, int axis)
 {
     const int64_t *const bounds = x->bounds[axis];
     const int size = wf_mesh_size(x->mesh, (wf_axis)axis);
+    /* Groups of one channel lie between any bounds. */
     if (s->size == 1)
         return true;
     for (int r = 0; bounds && r <= size; r++)
         if (bounds[r] % s->size != 0)
             return false;
+    /* No bounds at all: the layout does not say where other ranks begin. */
     return bounds;
 }
 
+/* Every rank gets the same bits, since layouts agree; a rank must know that it takes part in a merge even where its own
+ * groups happen to be whole. */
 static unsigned cuts_of(const group_state *s, const wf_tensor *x)
 {
     const wf_layout *const layout = &x->layout;
@@ -76,6 +84,7 @@ static unsigned cuts_of(const group_state *s, const wf_tensor *x)
     return cuts;
 }
 
+/* Only then a rank may have a part of a group's channels, and counts groups by the whole's numbers. */
 static bool cuts_channels(const wf_layout *x, unsigned cuts)
 {
     for (int a = 0; a < WF_AXES; a++)
@@ -93,12 +102,15 @@ static int64_t product(wf_shape shape, int lo, int hi)
     return n;
 }
 
+/* A group is the last dimensions of the whole, of which this rank may have a box; the places of channels in gamma
+ * follow from that box. */
 static void describe_last(const group_state *s, const wf_tensor *x, group_call *call)
 {
     const int first = first_normal(s, x->shape), rank = x->shape.rank;
     call->args.rows = product(x->shape, 0, first);
     call->args.places = call->args.groups = 1;
     call->args.channels = product(x->shape, first, rank);
+    /* `size` is above what is here where the box is a part, so all local channels fall into one group. */
     call->args.size = wf_shape_count(s->shape);
     call->args.count = (double)call->args.size;
     call->own.rank = s->shape.rank;
@@ -115,10 +127,12 @@ static void describe_channels(const group_state *s, const wf_tensor *x, group_ca
     const wf_layout *const layout = &x->layout;
     const wf_shape whole = layout->known ? layout->global : x->shape;
     const int64_t pixels = product(x->shape, 2, x->shape.rank), lo = layout->known ? layout->box.lo[1] : 0;
+    /* Groups without pixels: each pixel of a sample is a row of its own. */
     call->args.rows = x->shape.dim[0] * (s->pixels ? 1 : pixels);
     call->args.places = s->pixels ? pixels : 1;
     call->args.channels = x->shape.dim[1];
     call->args.size = s->size;
+    /* count is the whole group's, over all ranks that share it. */
     call->args.count = (double)s->size * (double)(s->pixels ? product(whole, 2, whole.rank) : 1);
     call->args.groups = s->channels / s->size;
     call->args.first = lo;
@@ -143,6 +157,7 @@ static group_call describe_group_norm(const group_state *s, const wf_tensor *x)
     return call;
 }
 
+/* The number of statistics of a kind that this rank makes: rows times groups. */
 static int64_t columns_of(const group_call *call)
 {
     return call->args.rows * call->args.groups;
@@ -182,6 +197,7 @@ static wf_status check_group_input(const wf_layer *layer, const wf_var *x)
              wf_dtype_name(x->value->dtype), wf_dtype_name(layer->ctx->dtype));
     if (cuts_of(s, x->value) == 0)
         return WF_OK;
+    /* A layer without a mesh refuses parts: this is asked on every rank, of the same layout. */
     WF_CHECK(s->merge.mesh, WF_ERR_SHAPE,
              "%s \"%s\" needs whole groups, its input is %s; wf_mesh_%s takes parts, wf_redistribute gathers them",
              layer->kind->name, wf_layer_path(layer), wf_layout_text(layout, text), layer->kind->name);
@@ -191,7 +207,7 @@ static wf_status check_group_input(const wf_layer *layer, const wf_var *x)
     return WF_OK;
 }
 
-/* Returns a handle on the dense part of gamma or beta that this rank applies. */
+/* Returns a handle on the dense part of gamma or beta that this rank applies: all ranks hold the whole parameter. */
 static wf_tensor *channel_part(const group_call *call, const wf_var *factor)
 {
     if (!call->sliced)
@@ -210,6 +226,8 @@ typedef struct group_values {
     wf_tensor *y;
 } group_values;
 
+/* Statistics of the part, merged by a message where groups are cut; then the kernel finishes them and writes y in one
+ * pass. */
 static wf_status compute_statistics(const group_call *call, const group_values *v)
 {
     wf_ctx *ctx = v->x->ctx;
@@ -236,6 +254,7 @@ static wf_dtype wide_of(const wf_tensor *x)
     return x->dtype == WF_F64 ? WF_F64 : WF_F32;
 }
 
+/* On failure the caller frees what is there. */
 static wf_status take_values(const wf_layer *layer, const group_call *call, const wf_var *x, wf_var *const in[INPUTS],
                              group_values *v)
 {
@@ -254,7 +273,7 @@ static wf_status take_values(const wf_layer *layer, const group_call *call, cons
     return WF_OK;
 }
 
-/* The variable of y; takes the handle v->y. */
+/* The variable of y; takes the handle v->y, so that the caller's clean-up leaves it alone. */
 static wf_var *record_group_norm(wf_tape *tape, const group_call *call, wf_var *const in[INPUTS], group_values *v)
 {
     wf_tensor *y = v->y;
@@ -292,6 +311,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 {
     const group_state *s = layer->state;
     WF_TRY_NULL(check_group_input(layer, x));
+    /* Groups of last dimensions want them contiguous; groups of channels take channels last. */
     group_values v = {.x = s->shape.rank > 0 ? wf_tensor_dense(x->value, x->value->dtype, WF_ROW_MAJOR)
                                              : wf_dense_value(x)};
     wf_var *y = v.x ? apply(layer, x, &v) : NULL;
@@ -327,6 +347,7 @@ static wf_status give_factor(wf_node *node, const group_call *call, int i, const
     wf_tensor *own = call->sliced ? wf_tensor_view(grad, call->own) : wf_tensor_alias(grad);
     WF_NEED(own);
     wf_array from = wf_tensor_array(part);
+    /* The part is a flat list of factors; the parameter may have the shape of several dimensions. */
     from.shape = own->shape;
     const wf_strided src = wf_array_strided(&from), dst = wf_tensor_strided(own);
     const wf_status status = grad->ctx->k->copy(grad->ctx, &src, &dst, add);
@@ -334,6 +355,7 @@ static wf_status give_factor(wf_node *node, const group_call *call, int i, const
     return status;
 }
 
+/* What dx needs of other ranks is two sums a group: one message, between two kernels. */
 static wf_status backward_with(wf_node *node, const group_gradients *to)
 {
     const group_call *call = node->state;
@@ -358,6 +380,7 @@ static wf_status backward_with(wf_node *node, const group_gradients *to)
     if (to->sums)
         WF_TRY(call->merge.sums(call->merge.mesh, call->cuts, &sums));
     args.dx = &dx;
+    /* dx may lie over dy, so all sums of dy are made before. */
     if (to->dx)
         WF_TRY(ctx->k->group_norm_backward(ctx, &args));
     WF_TRY(give_factor(node, call, INPUT_GAMMA, to->dgamma));
@@ -375,6 +398,7 @@ static wf_status take_gradients(wf_node *node, group_gradients *to)
         WF_NEED(to->dgamma = wf_tensor_new_step(x->ctx, wide_of(x), factors, WF_ROW_MAJOR));
     if (wf_node_wants(node, INPUT_BETA))
         WF_NEED(to->dbeta = wf_tensor_new_step(x->ctx, wide_of(x), factors, WF_ROW_MAJOR));
+    /* If nothing else holds dy, its memory serves dx. */
     if (wf_node_wants(node, INPUT_X))
         WF_NEED(to->dx = wf_node_reuse_dy(node));
     return WF_OK;
@@ -404,6 +428,7 @@ static const wf_layer_kind rms_kind = {.name = "rmsnorm", .forward = forward};
 static const wf_layer_kind group_kind = {.name = "groupnorm", .forward = forward};
 static const wf_layer_kind instance_kind = {.name = "instancenorm", .forward = forward};
 
+/* All four kinds share `forward`, and nothing else does. */
 bool wf_group_norm_is(const wf_layer *layer)
 {
     return layer && layer->kind->forward == forward;
@@ -419,6 +444,7 @@ wf_layer *wf_group_norm_merged(wf_layer *layer, wf_group_merge merge)
     if (!layer)
         return NULL;
     ((group_state *)layer->state)->merge = merge;
+    /* The layer sends messages now, so models ask its communication about failures. */
     layer->comm = wf_mesh_world(merge.mesh);
     return layer;
 }

@@ -1,4 +1,5 @@
-/* A factor of each channel. A rank that has a part of the channels uses its part of the factors. */
+/* A factor of each channel (Touvron et al., 2021), and stochastic depth (Huang et al., 2016) with it. A rank that has a
+ * part of the channels uses its part of the factors; no message is sent but the optimizer's. */
 #include "layers/layerscale.h"
 
 #include "layers/functions/functions_impl.h"
@@ -19,7 +20,7 @@ typedef struct scale_call {
 
 enum { SAVED_X, SAVED_GAMMA };
 
-/* An array of one number a channel, as one of the shape of x. */
+/* An array of one number a channel, as one of the shape of x: strides of 0 repeat it. Written to, it is a sum. */
 static wf_strided of_channels(const wf_tensor *x, int dim, const wf_tensor *factors)
 {
     wf_strided all = wf_tensor_strided(x);
@@ -57,6 +58,7 @@ static wf_status give_gamma(wf_node *node, const scale_call *call)
     wf_tensor *own = call->sliced ? wf_tensor_view(grad, call->own) : wf_tensor_alias(grad);
     WF_NEED(own);
     const wf_strided a = wf_tensor_strided(dy), b = wf_tensor_strided(x), y = of_channels(x, call->dim, own);
+    /* Sliced gradients were filled before, so this adds in any case. */
     const wf_status status = x->ctx->k->fold(
         x->ctx,
         &(wf_fold_args){.op = WF_FOLD_MUL, .alpha = 1, .a = &a, .b = &b, .y = &y, .accumulate = add || call->sliced});
@@ -80,6 +82,7 @@ static const wf_op layerscale_op = {.name = "layerscale", .backward = backward_s
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
+/* Checked against the whole shape, so all ranks agree. */
 static wf_status check_scale(const wf_layer *layer, const wf_var *x)
 {
     const scale_state *s = layer->state;
@@ -156,6 +159,7 @@ wf_layer *wf_layerscale(wf_ctx *ctx, wf_layerscale_opts o)
     scale_state *s = layer->state;
     *s = (scale_state){.length = o.channels + o.features, .last = o.features > 0};
     wf_layer_note(layer, "layerscale of the %s", s->last ? "last dimension" : "channels");
+    /* The paper's small first factor: a deep model begins as nearly the identity. */
     if (o.gamma_init.kind == WF_INIT_DEFAULT)
         o.gamma_init = (wf_init){WF_INIT_CONSTANT, 1e-6, 0};
     s->gamma = wf_layer_add_param(

@@ -20,7 +20,7 @@ static wf_status backward(wf_node *node)
     wf_ctx *ctx = wf_tape_ctx(node->tape);
     const wf_kernels *k = ctx->k;
     const bool reused = wf_tape_reuses(node->tape);
-    /* dx = dy W, dW = dy^T x, db = the sum of dy's rows. */
+    /* dx = dy W, dW = dy^T x, db = the sum of dy's rows. Each is made only where it is wanted. */
     for (int i = 0; i < 3; i++) {
         if (!wf_node_wants(node, i))
             continue;
@@ -28,6 +28,7 @@ static wf_status backward(wf_node *node)
         wf_tensor *grad = wf_node_grad(node, i, &add);
         WF_NEED(grad);
         const wf_array out = wf_tensor_array(grad);
+        /* W is [out, in], as in PyTorch, so forward multiplies by its transpose and backward by itself. */
         if (i == 0)
             WF_TRY(
                 k->matmul(ctx, &(wf_matmul_args){.a = &dy, .b = &w, .b_reused = reused, .c = &out, .accumulate = add}));
@@ -57,6 +58,7 @@ static wf_status compute_linear(const wf_var *x, const wf_var *w, const wf_var *
     return ctx->k->matmul(ctx, &args);
 }
 
+/* Parts of features go to wf_channel_linear; here a split input is refused on every rank alike. */
 static wf_status check_input(const wf_layer *layer, const wf_var *x)
 {
     const linear_state *s = layer->state;

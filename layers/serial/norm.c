@@ -1,5 +1,6 @@
-/* Batch normalisation in three steps: local statistics, a merge over the ranks that share them, normalisation;
- * backward has the same steps for its sums. The serial layer has no merge; layers/parallel/sync_norm.c gives one. */
+/* Batch normalisation (Ioffe and Szegedy, 2015) in three steps: local statistics, a merge over the ranks that share
+ * them, normalisation; backward has the same steps for its sums. The serial layer has no merge;
+ * layers/parallel/sync_norm.c gives one. */
 #include "layers/norm.h"
 
 #include "layers/functions/functions_impl.h"
@@ -20,7 +21,8 @@ typedef struct norm_state {
     wf_param *gamma, *beta, *mean, *var;
 } norm_state;
 
-/* State of the node, for backward. */
+/* State of the node, for backward. What forward decided, so that backward decides the same although modes and options
+ * may have changed since. */
 typedef struct norm_call {
     bool follows;
     bool batch;     /* statistics came from the batch */
@@ -33,7 +35,7 @@ typedef struct norm_call {
 enum { INPUT_X, INPUT_GAMMA, INPUT_BETA, INPUT_RESIDUAL, INPUTS };
 enum { SAVED_X, SAVED_STATS, SAVED_GAMMA, SAVED_BETA, SAVED_Y, SAVED_COUNT, SAVED };
 
-/* The n-th of n batches of a plain mean counts as one n-th. */
+/* The n-th of n batches of a plain mean counts as one n-th: mean_n = (n - 1) / n mean_(n-1) + 1 / n x_n. */
 static double decay_of(const norm_state *s)
 {
     return s->averaged > 0 ? (double)(s->averaged - 1) / (double)s->averaged : s->decay;
@@ -63,7 +65,7 @@ static wf_array row_of(const wf_tensor *t, int64_t row)
     return wf_norm_row(&rows, row);
 }
 
-/* Rows 0 and 1 of a [rows, channels] tensor. */
+/* Rows 0 and 1 of a [rows, channels] tensor, which a merge takes as one array. */
 static wf_array two_rows(const wf_tensor *t)
 {
     wf_array a = wf_tensor_array(t);
@@ -73,6 +75,7 @@ static wf_array two_rows(const wf_tensor *t)
 
 /* Forward. */
 
+/* Elements of each channel here. A rank without samples counts 0, and still takes part in the merge. */
 static double local_count(const wf_tensor *x)
 {
     const int64_t channels = x->shape.dim[1];
@@ -94,6 +97,7 @@ static wf_status batch_statistics(const norm_state *s, bool update, const wf_ten
     *count = (wf_count){.value = local_count(x)};
     if (counted) {
         const wf_array all = wf_tensor_array(counted);
+        /* Only sums first: mean and squared deviations of the part, which the merge replaces by those of all. */
         WF_TRY(k->norm_stats(ctx, &(wf_norm_args){.x = &in, .mean = &mean, .m2 = &m2}));
         WF_TRY(s->merge.stats(s->merge.user, x, count->value, &both, &all));
         count->device = all.data;
@@ -101,6 +105,7 @@ static wf_status batch_statistics(const norm_state *s, bool update, const wf_ten
     const wf_array running_mean = wf_tensor_array(avg_mean), running_var = wf_tensor_array(avg_var);
     wf_norm_args args = {
         .x = &in, .mean = &mean, .m2 = &m2, .count = *count, .eps = s->eps, .decay = decay_of(s), .invstd = &invstd};
+    /* A segment that is computed again must not move the running statistics twice. */
     if (update && !s->chunks) {
         /* The kernel writes them behind the tape's back: whatever saved them must notice. */
         wf_tensor_touch(avg_mean);
@@ -108,11 +113,12 @@ static wf_status batch_statistics(const norm_state *s, bool update, const wf_ten
         args.running_mean = &running_mean;
         args.running_var = &running_var;
     }
+    /* Without a merge the kernel finishes in the same pass over x. */
     WF_TRY(counted ? k->norm_finish(ctx, &args) : k->norm_stats(ctx, &args));
     return update && s->chunks ? wf_norm_chunks_add(s->chunks, ctx, &mean, &m2, *count) : WF_OK;
 }
 
-/* Running statistics: invstd is computed from avg_var, taken as m2 of a single element. */
+/* Running statistics: invstd is computed from avg_var, taken as m2 of a single element: 1 / sqrt(var / 1 + eps). */
 static wf_status running_statistics(const norm_state *s, wf_tensor *stats)
 {
     wf_ctx *ctx = stats->ctx;
@@ -135,6 +141,7 @@ typedef struct norm_values {
     wf_tensor *y;
 } norm_values;
 
+/* The epilogue (activation, noise) is applied in the kernel that normalises: one pass less over y. */
 static wf_status compute_norm(const norm_state *s, norm_call *call, const norm_values *v, const wf_var *gamma,
                               const wf_var *beta)
 {
@@ -158,7 +165,7 @@ static wf_status compute_norm(const norm_state *s, norm_call *call, const norm_v
     return ctx->k->norm_forward(ctx, &args);
 }
 
-/* Checks that x holds the channels whose parameters this rank has. */
+/* Checks that x holds the channels whose parameters this rank has. Layouts agree, so all ranks refuse alike. */
 static wf_status check_channels(const wf_layer *layer, const wf_layout *x)
 {
     const norm_state *s = layer->state;
@@ -192,6 +199,7 @@ static wf_status check_norm_input(const wf_layer *layer, const wf_var *x)
     WF_CHECK(wf_promoted(x->value->dtype, layer->ctx->dtype, &both), WF_ERR_DTYPE,
              "batchnorm \"%s\": input of %s, should be %s", wf_layer_path(layer), wf_dtype_name(x->value->dtype),
              wf_dtype_name(layer->ctx->dtype));
+    /* A serial layer needs whole images: statistics of a part would differ from rank to rank. */
     for (int d = 2; d < shape.rank && !s->merge.stats; d++)
         WF_CHECK(!wf_layout_is_sharded(&x->value->layout, d), WF_ERR_SHAPE,
                  "batchnorm \"%s\" needs whole samples, its input is %s; wf_sync_batchnorm takes parts, "
@@ -248,6 +256,7 @@ static wf_var *apply_norm(wf_layer *layer, wf_var *x, wf_var *residual, const no
         v->y);
 }
 
+/* Checks first, then all memory, then kernels: a failure leaves no half-recorded node. */
 static wf_var *normalise(wf_layer *layer, wf_var *x, wf_var *residual)
 {
     WF_TRY_NULL(check_norm_input(layer, x));
@@ -258,6 +267,7 @@ static wf_var *normalise(wf_layer *layer, wf_var *x, wf_var *residual)
     norm_values v = {.x = wf_dense_value(x)};
     if (!v.x)
         return NULL;
+    /* In evaluation nothing is merged, so no message is sent. */
     const bool merges = ((const norm_state *)layer->state)->merge.stats && wf_tape_mode(wf_var_tape(x)) == WF_TRAIN;
     v.residual = residual ? wf_tensor_dense(residual->value, v.x->dtype, v.x->order) : NULL;
     v.stats = statistic(layer->ctx, v.x->dtype, ROWS, v.x->shape.dim[1]);
@@ -315,6 +325,8 @@ typedef struct norm_gradients {
     wf_tensor *g;  /* dy through the activation, for the residual; NULL: not wanted, or dy itself */
 } norm_gradients;
 
+/* sum_g and sum_gx are the gradients of beta and gamma, and with them dx is a map: two kernels and perhaps a message in
+ * between. */
 static wf_status backward_with(wf_node *node, const norm_gradients *to)
 {
     const norm_call *call = node->state;
@@ -332,6 +344,7 @@ static wf_status backward_with(wf_node *node, const norm_gradients *to)
     args.g = to->g ? &g : NULL;
     args.gamma = saved_gamma ? &gamma : NULL;
     args.beta = saved_beta ? &beta : NULL;
+    /* With noise or a residual the sign of y does not follow from x. */
     args.y_of_x = !node->in[INPUT_RESIDUAL] && call->epilogue.noise == 0;
     WF_TRY(ctx->k->norm_backward_stats(ctx, &args));
     /* Before the merge: gradients of parameters are this rank's sums, which the optimizer adds over ranks; dx needs the
@@ -344,6 +357,7 @@ static wf_status backward_with(wf_node *node, const norm_gradients *to)
      */
     if (call->merge.sums && call->batch)
         WF_TRY(call->merge.sums(call->merge.user, wf_node_saved(node, SAVED_X), &both));
+    /* The activation's part is in g already. */
     if (to->g) {
         args.dy = &g;
         args.epilogue = NULL;
@@ -358,6 +372,7 @@ static wf_status backward_with(wf_node *node, const norm_gradients *to)
 /* Frees what is not given. */
 static wf_status give_gradients(wf_node *node, wf_status status, const norm_gradients *from)
 {
+    /* Without an activation the residual's gradient is dy itself. */
     const bool residual = wf_node_wants(node, INPUT_RESIDUAL);
     wf_tensor *g = from->g || !residual ? from->g : wf_tensor_alias(wf_node_dy(node)), *dx = from->dx;
     if (status == WF_OK && residual) {
@@ -381,6 +396,7 @@ static wf_status backward(wf_node *node)
     const bool keeps = residual && ((const norm_call *)node->state)->follows;
     norm_gradients to = {.sums = statistic(x->ctx, x->dtype, 2, x->shape.dim[1])};
     to.g = keeps ? wf_node_reuse_dy(node) : NULL;
+    /* dx may take dy's memory only if the residual has not been given it. */
     to.dx = wants ? residual ? wf_tensor_new_like(x) : wf_node_reuse_dy(node) : NULL;
     const bool made = to.sums && (to.g || !keeps) && (to.dx || !wants);
     const wf_status status = made ? backward_with(node, &to) : wf_error_take("a gradient", __FILE__, __LINE__);
@@ -390,6 +406,7 @@ static wf_status backward(wf_node *node)
 
 /* Construction. */
 
+/* Statistics that run are parameters too, in the state of model files, but no optimizer touches them. */
 static wf_param *vector(wf_layer *layer, const char *name, int64_t channels, wf_init init, double otherwise, bool state)
 {
     if (init.kind == WF_INIT_DEFAULT)
@@ -405,6 +422,7 @@ static void free_merge(const wf_norm_merge *merge)
         merge->free(merge->user);
 }
 
+/* The merge belongs to the layer, which frees what the parallel form allocated. */
 static void free_norm(wf_layer *layer)
 {
     const norm_state *s = layer->state;
@@ -437,6 +455,7 @@ void wf_norm_set_merge(wf_layer *layer, wf_norm_merge merge)
     layer->comm = merge.comm;
 }
 
+/* Called by what cuts mini-batches into chunks, before the first chunk; off discards what was noted. */
 wf_status wf_norm_defer(wf_layer *layer, bool on)
 {
     norm_state *s = layer->state;
@@ -461,6 +480,7 @@ wf_status wf_norm_commit(wf_layer *layer)
     return s->chunks ? wf_norm_chunks_commit(s->chunks, layer->ctx, decay_of(s), &running) : WF_OK;
 }
 
+/* For all batch normalisations below this layer. The caller counts the batches. */
 wf_status wf_batchnorm_average(wf_layer *model, int64_t batch)
 {
     WF_NEED(model);
@@ -497,6 +517,7 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge me
     const wf_status status = ctx ? check_norm_opts(&o, &s) : WF_OK;
     wf_layer *layer = ctx && status == WF_OK ? wf_layer_new(ctx, &batchnorm_kind, sizeof s) : NULL;
     if (!layer) {
+        /* The merge was handed over, so a failure frees it here. */
         free_merge(&merge);
         return status == WF_OK ? NULL : wf_error_null();
     }
@@ -504,6 +525,7 @@ wf_layer *wf_batchnorm_merged(wf_ctx *ctx, wf_batchnorm_opts o, wf_norm_merge me
     memcpy(layer->state, &s, sizeof s);
     layer->comm = merge.comm;
     layer->most = 2;
+    /* What ranks compare: none of it shows in the shapes of parameters. */
     wf_layer_note(layer, "batchnorm of decay %g, eps %g, act %d, slope %g, noise %g", s.decay, s.eps, (int)o.act,
                   o.slope, o.noise);
     norm_state *own = layer->state;

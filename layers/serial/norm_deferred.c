@@ -1,5 +1,6 @@
 /* Running statistics of a mini-batch that comes in chunks: the chunks' statistics are noted, and merged in the end, so
- * that running values follow those of the whole mini-batch once, with its unbiased variance. */
+ * that running values follow those of the whole mini-batch once, with its unbiased variance. Pipelines and accumulation
+ * of gradients use it (wf_norm_defer). What a chunk is normalised by is its own statistics. */
 #include "layers/serial/serial_impl.h"
 
 #include <stdlib.h>
@@ -28,6 +29,7 @@ void wf_norm_chunks_clear(wf_norm_chunks *chunks)
     chunks->n = 0;
 }
 
+/* Twice the room each time, so that all copies together cost no more than the last. */
 static wf_status grow_chunks(wf_norm_chunks *chunks, wf_ctx *ctx, int64_t columns)
 {
     const int64_t room = chunks->room ? 2 * chunks->room : 8;
@@ -48,6 +50,7 @@ static wf_status grow_chunks(wf_norm_chunks *chunks, wf_ctx *ctx, int64_t column
     return WF_OK;
 }
 
+/* Nothing is read back to the host: a chunk's statistics may still be on their way on the device. */
 wf_status wf_norm_chunks_add(wf_norm_chunks *chunks, wf_ctx *ctx, const wf_array *mean, const wf_array *m2,
                              wf_count count)
 {
@@ -69,17 +72,21 @@ wf_status wf_norm_chunks_add(wf_norm_chunks *chunks, wf_ctx *ctx, const wf_array
 static wf_status merge_chunks(wf_norm_chunks *chunks, wf_ctx *ctx, double decay, const wf_norm_running *running,
                               const wf_tensor *stats, const wf_tensor *count)
 {
+    /* Only the rows that are filled are merged; their order is that of chunks, so results repeat. */
     const wf_array rows = wf_tensor_array(stats), total = wf_tensor_array(count);
     const wf_array mean = wf_norm_row(&rows, 0), m2 = wf_norm_row(&rows, 1), invstd = wf_norm_row(&rows, 2);
     wf_array parts = wf_tensor_array(chunks->parts);
     parts.shape.dim[0] = chunks->n;
     WF_TRY(ctx->k->norm_merge(ctx, &parts, &mean, &m2, &total));
+    /* The kernel writes running values behind the tape's back: whatever saved them must notice. */
     const wf_array to_mean = wf_tensor_array(running->mean), to_var = wf_tensor_array(running->var);
     wf_tensor_touch(running->mean);
     wf_tensor_touch(running->var);
     return ctx->k->norm_finish(ctx, &(wf_norm_args){.mean = &mean,
                                                     .m2 = &m2,
                                                     .count = {.device = total.data},
+                                                    /* invstd is asked for by the slot and thrown away; any eps will
+                                                     * do. */
                                                     .eps = 1,
                                                     .decay = decay,
                                                     .invstd = &invstd,
@@ -87,6 +94,7 @@ static wf_status merge_chunks(wf_norm_chunks *chunks, wf_ctx *ctx, double decay,
                                                     .running_var = &to_var});
 }
 
+/* Called once a mini-batch, on every rank at the same place; chunks are forgotten whether it fails or not. */
 wf_status wf_norm_chunks_commit(wf_norm_chunks *chunks, wf_ctx *ctx, double decay, const wf_norm_running *running)
 {
     if (chunks->n == 0)

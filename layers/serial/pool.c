@@ -22,11 +22,13 @@ static const wf_op pool_op = {.name = "pool", .backward = backward};
 
 /* Part by part. */
 
-/* The whole geometry becomes that of outputs over inputs. */
+/* The whole geometry becomes that of outputs over inputs: the part's padding is what its windows reach beyond the
+ * inputs at hand. */
 static wf_pool_geom part_geometry(const wf_window_op_call *plain, const wf_spatial_part_arrays *a)
 {
     const wf_index_map *index_map = &plain->index_map;
     wf_pool_geom g = ((const wf_pool_call *)plain)->geom;
+    /* An empty part computes nothing, and its bounds mean nothing. */
     for (int d = 0; d < g.nd && !wf_box_empty(a->out_box); d++) {
         const wf_range out = {a->out_box.lo[2 + d], a->out_box.hi[2 + d]},
                        in = {a->in_box.lo[2 + d], a->in_box.hi[2 + d]};
@@ -44,7 +46,7 @@ static wf_pool_geom part_geometry(const wf_window_op_call *plain, const wf_spati
     return g;
 }
 
-/* A part's places are counted in its inputs. */
+/* A part's places are counted in its inputs; they become numbers of the whole image's pixels here. */
 static wf_status write_places(const wf_pool_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a)
 {
     const wf_field to = {call->places->data, WF_I64, call->plain.out};
@@ -55,6 +57,7 @@ static wf_status write_places(const wf_pool_call *call, wf_ctx *ctx, const wf_sp
         args.length[d] = a->in_box.hi[2 + d] - args.lo[d];
         args.whole[d] = call->plain.index_map.in[d];
     }
+    /* The places of this box are taken out of the tensor, filled, and put back: the kernel writes dense arrays only. */
     wf_status status = wf_block_gather(ctx, &to, a->out_box, false, &block);
     if (status == WF_OK)
         status = ctx->k->pool_places(ctx, &args);
@@ -83,6 +86,7 @@ static wf_status backward_part(const wf_window_op_call *plain, wf_ctx *ctx, cons
 
 wf_pool_call wf_pool_call_of(const wf_pool_geom *geom, wf_index_map_kind kind)
 {
+    /* An index is kept for maxima alone: only they need to remember what they have read. */
     wf_pool_call call = {.plain = {.index_map = {.kind = kind, .nd = geom->nd},
                                    .forward = forward_part,
                                    .backward = backward_part,
@@ -90,6 +94,7 @@ wf_pool_call wf_pool_call_of(const wf_pool_geom *geom, wf_index_map_kind kind)
                          .geom = *geom};
     for (int d = 0; d < geom->nd; d++)
         call.plain.index_map.window[d] = wf_pool_window(geom, d);
+    /* Adaptive windows are those of area resampling, which the index map knows. */
     if (geom->adaptive) {
         wf_resize_geom *resize = &call.plain.index_map.resize;
         call.plain.index_map.kind = WF_INDEX_MAP_RESIZE;
@@ -102,6 +107,7 @@ wf_pool_call wf_pool_call_of(const wf_pool_geom *geom, wf_index_map_kind kind)
     return call;
 }
 
+/* Asked before a message is sent: every rank refuses the same layer. */
 wf_status wf_pool_check_places(const wf_layer *layer)
 {
     const wf_pool_state *s = layer->state;
@@ -113,6 +119,7 @@ wf_status wf_pool_check_places(const wf_layer *layer)
     return WF_OK;
 }
 
+/* Placed like y, so that a later unpool takes it without an exchange. */
 wf_tensor *wf_pool_new_places(const wf_tensor *y)
 {
     wf_tensor *places = y ? wf_tensor_new_step(y->ctx, WF_I64, y->shape, WF_CHANNELS_LAST) : NULL;
@@ -139,7 +146,8 @@ static wf_status run_pool(const wf_pool_geom *g, const wf_tensor *x, const wf_te
     return x->ctx->k->pool_places(x->ctx, &args);
 }
 
-/* The maxima's numbers of pixels, for backward; without backward and places nothing needs them. */
+/* The maxima's numbers of pixels, for backward; without backward and places nothing needs them. Backward of a mean
+ * needs no index, and a maximum in evaluation has no backward. */
 static bool keeps_index(const wf_pool_geom *geom, const wf_var *x, bool places)
 {
     return geom->kind == WF_POOL_MAX && (places || wf_tape_mode(wf_var_tape(x)) == WF_TRAIN);
@@ -152,7 +160,9 @@ wf_var *wf_pool_run(wf_layer *layer, wf_var *x, wf_tensor **places)
     wf_shape shape;
     WF_TRY_NULL(wf_pool_fit(layer, x, wf_var_shape(x), &geom, &shape));
     wf_pool_call call = wf_pool_call_of(&geom, WF_INDEX_MAP_WINDOW);
+    /* Global pooling has no spatial options, and so no boundary. */
     WF_TRY_NULL(wf_window_op_plan_whole(&call.plain, x, s->geom.nd > 0 ? &s->opts.boundary : NULL, shape));
+    /* Windows beyond the edges: the boundary makes a larger input first. */
     if (call.plain.index_map.boundary) {
         call.plain.indexed = keeps_index(&geom, x, false);
         return wf_window_op_apply(layer, x, &pool_beyond_op, &call.plain, sizeof call,

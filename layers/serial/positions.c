@@ -1,5 +1,5 @@
-/* Positions that are added to tokens: a table, learnt or of sines, of which a rank adds the part that belongs to its
- * tokens and features. */
+/* Positions that are added to tokens: a table, learnt or of sines (Vaswani et al., 2017), of which a rank adds the part
+ * that belongs to its tokens and features. No message is sent but the optimizer's. */
 #include "layers/positions.h"
 
 #include "core/opts.h"
@@ -21,7 +21,8 @@ typedef struct positions_call {
     bool whole; /* it is all of it */
 } positions_call;
 
-/* A part [T,E] of the table as an array of the shape of x [N,T,E]. */
+/* A part [T,E] of the table as an array of the shape of x [N,T,E]: a stride of 0 shows it to every sample, and sums
+ * over samples where it is written. */
 static wf_strided of_tokens(const wf_tensor *x, const wf_tensor *part)
 {
     wf_strided all = wf_tensor_strided(x);
@@ -61,6 +62,7 @@ static wf_status backward_positions(wf_node *node)
         WF_TRY(give_table(node, node->state));
     if (!wf_node_wants(node, 0))
         return WF_OK;
+    /* y = x + table, so dx is dy itself: a handle, not a copy. */
     return wf_node_give(node, 0, wf_tensor_alias(wf_node_dy(node)), true);
 }
 
@@ -78,6 +80,7 @@ static wf_status check_tokens(const wf_layer *layer, const wf_var *x)
     WF_CHECK(wf_promoted(x->value->dtype, layer->ctx->dtype, &both), WF_ERR_DTYPE,
              "positions \"%s\": input of %s, should be %s", wf_layer_path(layer), wf_dtype_name(x->value->dtype),
              wf_dtype_name(layer->ctx->dtype));
+    /* Fewer tokens than the table has are allowed: the front of it is used. */
     WF_CHECK(whole.rank == 3 && whole.dim[2] == s->features && whole.dim[1] <= s->length, WF_ERR_SHAPE,
              "positions \"%s\": input %s, should be [N,T,%lld] of at most %lld tokens", wf_layer_path(layer),
              wf_shape_text(whole, text), (long long)s->features, (long long)s->length);
@@ -98,6 +101,7 @@ static wf_status add_table(const positions_call *call, const wf_tensor *table, c
     return status;
 }
 
+/* Tokens and features of the table are dimensions 1 and 2 of x, so x's box is the table's. */
 static positions_call describe_positions(const positions_state *s, const wf_tensor *x)
 {
     const wf_layout *const layout = &x->layout;
@@ -141,6 +145,7 @@ static void free_positions(wf_layer *layer)
 
 static const wf_layer_kind positions_kind = {.name = "positions", .forward = forward_positions, .free = free_positions};
 
+/* In f64: angles of late tokens are large, and their sines would lose digits in f32. */
 static wf_tensor *make_sines(wf_ctx *ctx, const wf_positions_opts *o, double base)
 {
     const size_t count = (size_t)(o->length * o->features);
@@ -149,6 +154,7 @@ static wf_tensor *make_sines(wf_ctx *ctx, const wf_positions_opts *o, double bas
         return wf_error_null();
     for (int64_t t = 0; t < o->length; t++)
         for (int64_t e = 0; e < o->features; e++) {
+            /* Two neighbouring features share a frequency, as sine and cosine. */
             const double angle = (double)t / pow(base, (double)(e - e % 2) / (double)o->features);
             host[t * o->features + e] = e % 2 ? cos(angle) : sin(angle);
         }

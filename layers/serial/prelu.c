@@ -15,7 +15,8 @@ typedef struct prelu_part {
     int64_t channels, lo, hi;
 } prelu_part;
 
-/* Slopes, or their gradient, as an array of x's shape. */
+/* Slopes, or their gradient, as an array of x's shape: a stride of 0 shows one slope to all elements that share it.
+ * `lo` is the first of this rank's. */
 static wf_strided slope_view(const prelu_part *part, const wf_tensor *slopes, int64_t lo, wf_shape shape)
 {
     wf_strided view = {.data = (char *)slopes->data + lo * (int64_t)wf_dtype_size(slopes->dtype),
@@ -50,7 +51,7 @@ static wf_status give_x(wf_node *node)
         x->ctx, &(wf_fold_args){.op = WF_FOLD_PRELU_X, .a = &dy, .b = &at, .c = &slope, .y = &to, .accumulate = add});
 }
 
-/* The optimizer sums over the ranks. */
+/* The gradient of the slopes, a sum of dy x over negative x; the optimizer sums over the ranks. */
 static wf_status give_slopes(wf_node *node)
 {
     const prelu_part *part = node->state;
@@ -58,6 +59,7 @@ static wf_status give_slopes(wf_node *node)
     bool add = false;
     wf_tensor *grad = wf_node_grad(node, 1, &add);
     WF_NEED(grad);
+    /* Only the first gradient of a step finds undefined memory. */
     if (!add && part->hi - part->lo < wf_tensor_count(grad))
         /* The rest is for other ranks to give. */
         WF_TRY(wf_tensor_fill(grad, 0));
@@ -83,6 +85,7 @@ static wf_status check_prelu_input(const wf_layer *layer, const wf_var *x)
     char text[WF_SHAPE_TEXT];
     wf_dtype both;
     WF_TRY(wf_function_check("prelu", x, WF_ANY_FUNCTION));
+    /* Slopes belong to channels of the whole tensor, whatever part is here. */
     const wf_shape whole = v->layout.known ? v->layout.global : v->shape;
     WF_CHECK(s->channels == 0 || (whole.rank >= 2 && whole.dim[1] == s->channels), WF_ERR_SHAPE,
              "prelu \"%s\": input %s, should be [N,%lld,...]", wf_layer_path(layer), wf_shape_text(whole, text),
@@ -106,6 +109,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     wf_var *slope = wf_param_var(wf_var_tape(x), s->slope);
     if (!slope)
         return NULL;
+    /* Every axis of the mesh that splits x splits the sum of the slopes' gradient. */
     wf_param_sum_parts(s->slope, layout, ~0u);
     wf_tensor *y = wf_tensor_new_like(v), *slopes = wf_tensor_dense(slope->value, v->dtype, WF_ROW_MAJOR);
     const wf_status status = prelu_run(&part, v, slopes, y);

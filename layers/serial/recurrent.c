@@ -1,4 +1,6 @@
-/* LSTM and GRU layers: parameters, inputs, levels and directions. What a level computes is in recurrent_pass.c. */
+/* LSTM and GRU layers: parameters, inputs, levels and directions. What a level computes is in recurrent_pass.c. Samples
+ * may be split among ranks, steps and features may not: no message is sent but the optimizer's. Names and shapes of
+ * parameters are PyTorch's. */
 #include "layers/recurrent.h"
 
 #include "core/opts.h"
@@ -10,7 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Parameters of a level in one direction. */
+/* Parameters of a level in one direction. A level's two biases are redundant in an LSTM; they are kept apart as in
+ * PyTorch and cuDNN, so that models can be exchanged. */
 typedef struct level_params {
     wf_param *w, *u, *b, *ub;
 } level_params;
@@ -32,6 +35,7 @@ typedef struct recurrent_call {
 
 static const wf_layer_kind lstm_kind, gru_kind;
 
+/* h of each level and direction, and c of an LSTM behind all h. */
 static int state_rows(const recurrent_state *s)
 {
     return s->opts.levels * s->directions * (s->cell == WF_CELL_LSTM ? 2 : 1);
@@ -82,7 +86,7 @@ static wf_status check_lengths(const wf_layer *layer, const wf_var *lengths, int
     return WF_OK;
 }
 
-/* Sorts the inputs; those of a float type after x are states, others lengths. */
+/* Sorts the inputs; those of a float type after x are states, others lengths: so either may be left out. */
 static wf_status read_inputs(wf_layer *layer, wf_var *const *x, int n, recurrent_call *call)
 {
     const char *const kind = layer->kind->name, *const path = wf_layer_path(layer);
@@ -118,12 +122,14 @@ static wf_var *rows_between(wf_var *x, int64_t lo, int64_t hi)
     return wf_slice(x, box);
 }
 
+/* [N,T,E] of callers and [T,N,E] inside, where a step is contiguous. */
 static wf_var *swap_time(wf_var *x)
 {
     return wf_transpose(x, (const int[]){1, 0, 2});
 }
 
-/* Fills in the variables of a level; false on failure. */
+/* Fills in the variables of a level; false on failure. A parameter's gradient is a sum over this rank's samples,
+ * whichever axes split them, but features are whole. */
 static bool open_level(const recurrent_call *call, int index, wf_recurrent_params *out)
 {
     const recurrent_state *s = call->layer->state;
@@ -134,6 +140,7 @@ static bool open_level(const recurrent_call *call, int index, wf_recurrent_param
     for (int i = 0; i < 4; i++)
         if (all[i])
             wf_param_sum_parts(all[i], &call->x->value->layout, 1u << 1);
+    /* Weights in the type of computation, biases in their own. */
     *out = (wf_recurrent_params){.w = wf_compute_var(tape, p->w), .u = wf_compute_var(tape, p->u)};
     if (p->b) {
         out->b = wf_param_var(tape, p->b);
@@ -160,6 +167,7 @@ static wf_var *run_direction(const recurrent_call *call, wf_var *x, int index, w
     wf_var *y = wf_recurrent_run(&pass, x, &params, call->lengths);
     if (!call->last)
         return y;
+    /* The pass puts final states behind its outputs, so that they are outputs of the same node and have gradients. */
     const int64_t steps = wf_var_shape(x).dim[0];
     last[index] = rows_between(y, steps, steps + 1);
     if (s->cell == WF_CELL_LSTM)
@@ -167,6 +175,7 @@ static wf_var *run_direction(const recurrent_call *call, wf_var *x, int index, w
     return rows_between(y, 0, steps);
 }
 
+/* The input of a level is the output of the level below, of both directions side by side. */
 static wf_var *run_levels(const recurrent_call *call, wf_var **last)
 {
     const recurrent_state *s = call->layer->state;
@@ -175,7 +184,9 @@ static wf_var *run_levels(const recurrent_call *call, wf_var **last)
         wf_var *side[2] = {0};
         for (int d = 0; d < s->directions; d++)
             side[d] = run_direction(call, x, l * s->directions + d, last);
+        /* A failed direction is NULL, which concat and all that follows pass on. */
         x = s->directions == 1 ? side[0] : wf_concat(2, side, 2);
+        /* Between levels only, as in PyTorch: not behind the last one. */
         if (l + 1 < s->opts.levels)
             x = wf_dropout(x, s->opts.dropout);
     }
@@ -190,10 +201,12 @@ static wf_var *compute_call(wf_layer *layer, void *user, wf_var *const *inputs, 
     void *last = NULL;
     const size_t bytes = (size_t)state_rows(s) * sizeof(wf_var *);
     WF_TRY_NULL(read_inputs(layer, inputs, n, &call));
+    /* Swapped once for all levels. */
     call.x = swap_time(call.x);
     call.state = call.state ? swap_time(call.state) : NULL;
     if (!call.x)
         return NULL;
+    /* A list for the final states of all levels; only wf_recurrent asks for them. */
     if (user)
         WF_TRY_NULL(wf_pool_take_host(layer->ctx, bytes, &last));
     wf_var *y = swap_time(run_levels(&call, last));
@@ -235,6 +248,7 @@ static wf_param *add_param(wf_layer *layer, const char *what, int index, wf_shap
 {
     const recurrent_state *s = layer->state;
     char name[64];
+    /* The names that PyTorch gives: weight_ih_l0, weight_ih_l0_reverse. */
     snprintf(name, sizeof name, "%s_l%d%s", what, index / s->directions, index % s->directions ? "_reverse" : "");
     return wf_layer_add_param(
         layer, name,
@@ -247,6 +261,7 @@ static bool add_levels(wf_layer *layer)
     const int64_t width = wf_cell_gates(s->cell) * s->opts.hidden;
     for (int i = 0; i < s->opts.levels * s->directions; i++) {
         level_params *const p = &s->level[i];
+        /* Levels above the first read the features of all directions. */
         const int64_t in = i < s->directions ? s->opts.in : s->directions * s->opts.hidden;
         p->w = add_param(layer, "weight_ih", i, WF_SHAPE(width, in));
         p->u = add_param(layer, "weight_hh", i, WF_SHAPE(width, s->opts.hidden));
@@ -271,6 +286,7 @@ static wf_layer *make(wf_ctx *ctx, const wf_layer_kind *kind, wf_cell cell, wf_r
     WF_CHECK_NULL(o.dropout >= 0 && o.dropout < 1, WF_ERR_ARGUMENT, "%s: dropout rate %g is not in [0, 1)", kind->name,
                   o.dropout);
     o.levels = o.levels == 0 ? 1 : o.levels;
+    /* PyTorch's default: uniform in +- 1 / sqrt(hidden), for weights and biases alike. */
     if (o.init.kind == WF_INIT_DEFAULT)
         o.init = (wf_init){WF_INIT_UNIFORM, -1 / sqrt((double)o.hidden), 1 / sqrt((double)o.hidden)};
     wf_layer *layer = wf_layer_new(ctx, kind, sizeof(recurrent_state));

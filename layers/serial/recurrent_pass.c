@@ -14,7 +14,8 @@ static wf_dtype wide_type(wf_dtype dtype)
     return dtype == WF_F64 ? WF_F64 : WF_F32;
 }
 
-/* Rows [lo, hi) of the first dimension, all rows of the second, as a matrix. */
+/* Rows [lo, hi) of the first dimension, all rows of the second, as a matrix: T and N together are the rows of one
+ * product. */
 static wf_array steps_of(const wf_tensor *t, int64_t lo, int64_t hi)
 {
     wf_array a = wf_tensor_array(t);
@@ -22,6 +23,7 @@ static wf_array steps_of(const wf_tensor *t, int64_t lo, int64_t hi)
     a.data = a.data ? (char *)a.data + (size_t)(lo * rows * columns) * wf_dtype_size(a.dtype) : NULL;
     a.shape = WF_SHAPE((hi - lo) * rows, columns);
     a.order = WF_ROW_MAJOR;
+    /* Prepared forms of a tensor do not belong to a part of it. */
     a.forms = NULL;
     return a;
 }
@@ -37,6 +39,8 @@ typedef struct pass {
     wf_ctx *ctx;
     const wf_recurrent_pass *of;
     int64_t steps, samples, size, blocks;
+    /* Row t of `states` is what comes before step t in time, row t + 1 what comes after; running backward the two
+     * change places. */
     int behind; /* place of the state before a step, next to that of the step: 1 if time runs backward */
     wf_array lengths;
     bool reused; /* parameters serve more products than this pass has */
@@ -66,6 +70,7 @@ static int64_t step_time(const pass *p, int64_t i)
 /* The tensors that forward makes. */
 typedef struct made {
     wf_tensor *x, *states, *gates, *kept, *y;
+    /* f32 gates take the sums and are written over by their own values: each element is read before it is written. */
     wf_tensor *input, *recurrent; /* products; input is gates where types are equal */
 } made;
 
@@ -89,15 +94,17 @@ static bool make_tensors(const wf_recurrent_pass *of, const wf_var *x, int64_t s
     *m = (made){.x = wf_tensor_dense(x->value, dtype, WF_ROW_MAJOR)};
     m->states = wf_tensor_new_step(ctx, dtype, WF_SHAPE(t + 1, n, size), WF_ROW_MAJOR);
     m->gates = wf_tensor_new_step(ctx, dtype, WF_SHAPE(t, n, width), WF_ROW_MAJOR);
+    /* An LSTM keeps its memory cells, T + 1 of them with the first; a GRU one product a step. */
     m->kept = wf_tensor_new_step(ctx, wide, WF_SHAPE(lstm ? t + 1 : t, n, size), WF_ROW_MAJOR);
     m->recurrent = wf_tensor_new_step(ctx, wide, WF_SHAPE(1, n, width), WF_ROW_MAJOR);
     m->input = wide == dtype ? m->gates : wf_tensor_new_step(ctx, wide, WF_SHAPE(t, n, width), WF_ROW_MAJOR);
+    /* Final states lie behind the outputs, as rows of the same tensor. */
     const int64_t rows = of->states ? t + (lstm ? 2 : 1) : t;
     m->y = wf_output("recurrent layer", x, WF_SHAPE(rows, n, size), WF_ROW_MAJOR, (int[]){-1, 1, -1});
     return m->x && m->states && m->gates && m->kept && m->recurrent && m->input && m->y;
 }
 
-/* The state of row `row` of `states`: what `from` has, or 0. */
+/* The state of row `row` of `states`: what `from` has, or 0. Running backward, the first state is the last row. */
 static wf_status begin_state(const pass *p, const wf_tensor *states, const wf_var *from)
 {
     const int64_t row = p->of->backward ? p->steps : 0;
@@ -108,6 +115,8 @@ static wf_status begin_state(const pass *p, const wf_tensor *states, const wf_va
     return copy_step(p->ctx, &first, &to);
 }
 
+/* One step: the product with the weights of the state, then one kernel for all the rest. The weights serve every step,
+ * so it pays to bring them into a form for products. */
 static wf_status compute_step(const pass *p, const made *m, const wf_recurrent_params *w, int64_t time)
 {
     const int before = p->behind, after = 1 - p->behind;
@@ -155,6 +164,7 @@ static wf_status run_forward(const pass *p, const made *m, const wf_recurrent_pa
 {
     const wf_array x = steps_of(m->x, 0, p->steps), weights = wf_tensor_array(w->w->used);
     const wf_array products = steps_of(m->input, 0, p->steps);
+    /* All steps in one product: it is as large as it can be, and the loop over steps is left with the small ones. */
     WF_TRY(p->ctx->k->matmul(
         p->ctx,
         &(wf_matmul_args){.a = &x, .b = &weights, .b_transposed = true, .b_reused = p->reused, .c = &products}));
@@ -169,7 +179,7 @@ static wf_status run_forward(const pass *p, const made *m, const wf_recurrent_pa
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
 /* Gradients of the gates of all steps, of the recurrent products (those of the gates, for an LSTM), and of the states
- * before the step at hand. */
+ * before the step at hand. h and c are wide, since every step adds to them. */
 typedef struct gradients {
     wf_tensor *gates, *recurrent, *h, *c;
 } gradients;
@@ -187,6 +197,7 @@ static bool make_gradients(const pass *p, const wf_tensor *gates, gradients *g)
 {
     const wf_dtype wide = wide_type(gates->dtype);
     const wf_shape state = WF_SHAPE(1, p->samples, p->size);
+    /* In an LSTM both products are added under the same gate, so one gradient serves both. */
     const bool lstm = p->of->cell == WF_CELL_LSTM;
     *g = (gradients){.gates = wf_tensor_new_step(p->ctx, gates->dtype, gates->shape, WF_ROW_MAJOR)};
     g->recurrent = lstm ? g->gates : wf_tensor_new_step(p->ctx, gates->dtype, gates->shape, WF_ROW_MAJOR);
@@ -203,6 +214,7 @@ static wf_status begin_gradients(const pass *p, const wf_tensor *dy, const gradi
         if (!of[i])
             continue;
         const wf_array to = steps_of(of[i], 0, 1);
+        /* Without final states none can have a gradient, and the rows are not there. */
         if (!p->of->states) {
             WF_TRY(p->ctx->k->fill(p->ctx, &to, 0));
             continue;
@@ -213,6 +225,7 @@ static wf_status begin_gradients(const pass *p, const wf_tensor *dy, const gradi
     return WF_OK;
 }
 
+/* dh and dc hold the gradients of the states after the step, and become those of the states before it. */
 static wf_status step_back(const pass *p, const wf_node *node, const wf_tensor *dy, const gradients *g, int64_t time)
 {
     const wf_tensor *const states = wf_node_saved(node, SAVED_STATES), *const kept = wf_node_saved(node, SAVED_KEPT);
@@ -249,6 +262,7 @@ static wf_status run_steps_back(const pass *p, const wf_node *node, const wf_ten
     for (int64_t i = p->steps - 1; i >= 0; i--) {
         const int64_t time = step_time(p, i);
         WF_TRY(step_back(p, node, dy, g, time));
+        /* The last product would only serve an initial state without a gradient. */
         if (i == 0 && !first)
             break;
         const wf_array drecurrent = steps_of(g->recurrent, time, time + 1);
@@ -260,7 +274,8 @@ static wf_status run_steps_back(const pass *p, const wf_node *node, const wf_ten
     return WF_OK;
 }
 
-/* The gradient of weights, of d^T x; of a bias, of the sum of d's rows (x NULL). */
+/* The gradient of weights, of d^T x; of a bias, of the sum of d's rows (x NULL). One product over all steps: sums in a
+ * fixed order, and only now, when all d are known. */
 static wf_status give_weights(const pass *p, wf_node *node, int input, const wf_array *d, const wf_array *x)
 {
     bool add = false;
@@ -302,6 +317,7 @@ static wf_status give_gradients(const pass *p, wf_node *node, const gradients *g
 {
     const wf_array d = steps_of(g->gates, 0, p->steps), r = steps_of(g->recurrent, 0, p->steps);
     const wf_array x = steps_of(wf_node_saved(node, SAVED_X), 0, p->steps);
+    /* The states before each step are T neighbouring rows, whichever way time runs. */
     const wf_array before = steps_of(wf_node_saved(node, SAVED_STATES), p->behind, p->behind + p->steps);
     WF_TRY(give_weights(p, node, INPUT_W, &d, &x));
     WF_TRY(give_weights(p, node, INPUT_U, &r, &before));
@@ -334,6 +350,7 @@ static wf_status backward(wf_node *node)
 
 static const wf_op recurrent_op = {.name = "recurrent", .backward = backward};
 
+/* The caller owns the inputs; what the pass made is saved by the node or freed here. */
 wf_var *wf_recurrent_run(const wf_recurrent_pass *of, wf_var *x, const wf_recurrent_params *w, const wf_tensor *lengths)
 {
     made m;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Lengths fit i32, and products of two lengths fit 63 bits. */
 #define MOST_RESIZED (INT64_C(1) << 30)
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
@@ -25,6 +26,7 @@ static wf_status take_taps(wf_ctx *ctx, int64_t rows, int64_t taps, host_taps *t
     return t->start && t->weight ? WF_OK : wf_error_code();
 }
 
+/* Weights are computed in f64 and rounded once, so every type and every rank has the same ones. */
 static wf_status send_taps(wf_ctx *ctx, wf_dtype dtype, const host_taps *t, wf_taps *to)
 {
     wf_tensor *wide = wf_tensor_from_host(ctx, WF_F64, WF_SHAPE(t->rows, t->taps), t->weight);
@@ -34,10 +36,12 @@ static wf_status send_taps(wf_ctx *ctx, wf_dtype dtype, const host_taps *t, wf_t
     return to->weight && to->start ? WF_OK : wf_error_code();
 }
 
-/* The inputs of each output of dimension d, and the outputs of each input, which follow one another. */
+/* The inputs of each output of dimension d, and the outputs of each input, which follow one another: reads of later
+ * outputs never begin earlier, so the readers of an input are a run too. */
 static wf_status list_taps(wf_ctx *ctx, const wf_resize_geom *g, int d, host_taps *forward, host_taps *back)
 {
     const int64_t in = g->in[d], out = g->out[d];
+    /* `first` only goes forwards: both ends of reads grow with o, so this is one walk. */
     int64_t most = 1, readers = 1, first = 0;
     for (int64_t o = 0; o < out; o++) {
         const wf_range r = wf_resize_reads(g, d, o);
@@ -49,6 +53,7 @@ static wf_status list_taps(wf_ctx *ctx, const wf_resize_geom *g, int d, host_tap
     }
     WF_TRY(take_taps(ctx, out, most, forward));
     WF_TRY(take_taps(ctx, in, readers, back));
+    /* From the last output to the first, so that the first reader of each input is left in `start`. */
     for (int64_t o = out - 1; o >= 0; o--)
         for (wf_range r = wf_resize_reads(g, d, o); r.lo < r.hi; r.lo++)
             back->start[r.lo] = (int32_t)o;
@@ -62,7 +67,7 @@ static wf_status list_taps(wf_ctx *ctx, const wf_resize_geom *g, int d, host_tap
     return WF_OK;
 }
 
-/* Each output is the input of its number. */
+/* Each output is the input of its number: a pass along this dimension would only copy. */
 static bool reads_itself(const host_taps *t)
 {
     for (int64_t o = 0; o < t->rows; o++)
@@ -82,6 +87,7 @@ static void free_table(wf_resize_table *table)
     free(table);
 }
 
+/* The tables of one dimension are freed on the host as soon as the device has them. */
 static wf_status fill_table(wf_ctx *ctx, const wf_resize_geom *g, wf_resize_table *table)
 {
     for (int d = 0; d < g->nd; d++) {
@@ -99,8 +105,11 @@ static wf_status fill_table(wf_ctx *ctx, const wf_resize_geom *g, wf_resize_tabl
     return WF_OK;
 }
 
+/* Tables are kept with the layer and found again: models have few sizes of images, and each table costs a transfer to
+ * the device. */
 static const wf_resize_table *find_table(const wf_layer *layer, const wf_resize_geom *g, wf_dtype x)
 {
+    /* Weights are wide for 16-bit inputs too: a sum of taps in 16 bits would lose more than the result's rounding. */
     wf_resize_state *s = layer->state;
     const wf_dtype dtype = x == WF_F64 ? WF_F64 : WF_F32;
     for (const wf_resize_table *t = s->tables; t; t = t->next) {
@@ -140,7 +149,8 @@ void wf_resize_free(wf_layer *layer)
 
 /* --- passes ------------------------------------------------------------------------------------------------------- */
 
-/* An array [N,L...,C] as [outer, length of dimension d, inner]. */
+/* An array [N,L...,C] as [outer, length of dimension d, inner]: channels last, so the channels and all dimensions
+ * behind d are inner. A pass along any dimension is one kernel. */
 static wf_array lines_of(const wf_array *a, const int64_t *length, int nd, int d)
 {
     wf_array lines = *a;
@@ -155,7 +165,8 @@ static wf_array lines_of(const wf_array *a, const int64_t *length, int nd, int d
     return lines;
 }
 
-/* From x to y along dimension d; gradients of inputs are added to what is there. */
+/* From x to y along dimension d; gradients of inputs are added to what is there. The places of both arrays among the
+ * whole's come along: a part may begin anywhere. */
 static wf_status run_taps(const wf_resize_call *call, int d, bool back, const wf_spatial_part_arrays *a,
                           const wf_array *x, const wf_array *y, bool add)
 {
@@ -172,13 +183,15 @@ static wf_status run_taps(const wf_resize_call *call, int d, bool back, const wf
                                              .accumulate = add});
 }
 
-/* The dimensions to be resampled, in the order of passes: those that change, or one, so that y is written. */
+/* The dimensions to be resampled, in the order of passes: those that change, or one, so that y is written. Backward
+ * takes them in the reverse order, so its intermediate arrays are those of forward. */
 static int list_passes(const wf_resize_call *call, const wf_spatial_part_arrays *a, bool back, int *pass)
 {
     const int nd = call->plain.index_map.nd;
     int n = 0;
     for (int i = 0; i < nd; i++) {
         const int d = back ? nd - 1 - i : i;
+        /* A dimension of equal lengths still needs a pass where the part's inputs and outputs are different ranges. */
         const bool stays = call->table->same[d] && a->in_box.lo[2 + d] == a->out_box.lo[2 + d] &&
                            a->in_box.hi[2 + d] == a->out_box.hi[2 + d];
         if (!stays || (n == 0 && i == nd - 1))
@@ -187,6 +200,7 @@ static int list_passes(const wf_resize_call *call, const wf_spatial_part_arrays 
     return n;
 }
 
+/* A pass for each dimension: separable weights cost the sum of the taps, not their product. */
 static wf_status run_passes(const wf_resize_call *call, wf_ctx *ctx, const wf_spatial_part_arrays *a, bool back)
 {
     const int nd = call->plain.index_map.nd;
@@ -197,6 +211,7 @@ static wf_status run_passes(const wf_resize_call *call, wf_ctx *ctx, const wf_sp
     int pass[WF_MAX_SPATIAL];
     size_t held = 0; /* bytes of what lies between two passes */
     wf_status status = WF_OK;
+    /* A rank may have no pixel of this array. */
     if (wf_array_count(&now) == 0 || wf_array_count(to) == 0)
         return WF_OK;
     for (int d = 0; d < nd; d++)
@@ -206,6 +221,7 @@ static wf_status run_passes(const wf_resize_call *call, wf_ctx *ctx, const wf_sp
         const int d = pass[i];
         const bool last = i == n - 1;
         const wf_array x = lines_of(&now, length, nd, d);
+        /* `next` borrows its form from `now`; its memory is the result's, or the pool's for one more pass. */
         wf_array next = last ? *to : now;
         length[d] = to_box.hi[2 + d] - to_box.lo[2 + d];
         wf_array y = lines_of(&next, length, nd, d);
@@ -213,8 +229,10 @@ static wf_status run_passes(const wf_resize_call *call, wf_ctx *ctx, const wf_sp
         if (!last)
             status = wf_pool_take(ctx, bytes, &next.data);
         y.data = next.data;
+        /* Only the last pass of backward adds: what lies between two passes belongs to this call. */
         if (status == WF_OK)
             status = run_taps(call, d, back, a, &x, &y, last && back);
+        /* What the pass has read is of no more use; two intermediate arrays exist at most. */
         if (held > 0)
             wf_pool_give(ctx, now.data, held);
         now = next;
@@ -257,6 +275,7 @@ wf_status wf_resize_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, 
         const int64_t length = shape.dim[2 + d], size = s->size[d];
         const double scaled = floor(g.scale[d] * (double)length);
         g.in[d] = length;
+        /* Comparing with the limit as a double: a scale may make a number that no integer holds, and -1 fails below. */
         g.out[d] = size > 0 ? size : g.scale[d] == 0 ? length : scaled < (double)MOST_RESIZED ? (int64_t)scaled : -1;
         WF_CHECK(length >= 1 && length <= MOST_RESIZED && g.out[d] >= 1, WF_ERR_SHAPE,
                  "%s \"%s\": input %s times %g in spatial dimension %d; lengths should be 1 to %lld", s->name,
@@ -328,8 +347,10 @@ wf_layer *wf_resize_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *na
     wf_layer *layer = wf_layer_new(ctx, kind, bytes);
     if (!layer)
         return NULL;
+    /* The defaults of PyTorch: nearest takes the left place, others go by centres. */
     const wf_resize_places usual = o->mode == WF_RESIZE_NEAREST ? WF_PLACES_LEFT : WF_PLACES_CENTRES;
     wf_resize_state s = {.name = name, .opts = *o, .nd = nd};
+    /* Cubic interpolation (Keys, 1981) has two constants in use: libraries of images take -0.5, PyTorch -0.75. */
     s.geom = (wf_resize_geom){.mode = o->mode,
                               .places = o->places ? o->places : usual,
                               .rounding = o->rounding,
@@ -342,6 +363,7 @@ wf_layer *wf_resize_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *na
         s.geom.scale[d] = o->scale[d];
     }
     *(wf_resize_state *)layer->state = s;
+    /* What ranks compare: all options that change which inputs an output reads. */
     wf_layer_note(layer, "%s of mode %d, places %d, rounding %d, cubic %g%s", name, (int)o->mode, (int)s.geom.places,
                   (int)o->rounding, s.geom.cubic, o->antialias ? ", antialias" : "");
     for (int d = 0; d < WF_MAX_SPATIAL; d++)
@@ -355,6 +377,7 @@ wf_layer *wf_resize(wf_ctx *ctx, wf_resize_opts opts)
     return wf_resize_layer(ctx, &wf_resize_serial, "resize", 0, &opts, sizeof(wf_resize_state));
 }
 
+/* Adaptive pooling is area resampling to a given size: means over windows that cover the input. */
 wf_status wf_adaptive_opts(const char *name, wf_shape size, wf_resize_opts *o)
 {
     char text[WF_SHAPE_TEXT];

@@ -1,9 +1,11 @@
-/* Elements at given places of a larger image: the other way of maximum pooling. */
+/* Elements at given places of a larger image: the other way of maximum pooling. Images must be whole on their rank; no
+ * message is sent. Places are those that wf_max_pool_places gives: numbers of pixels of the larger image. */
 #include "layers/functions/functions_impl.h"
 #include "layers/serial/serial_impl.h"
 
 static wf_status backward(wf_node *node)
 {
+    /* dx[i] = dy[index[i]]: each input went to one place, so its gradient is read there. */
     const wf_tensor *dy = wf_node_dy(node), *index = wf_node_saved(node, 0);
     wf_tensor *dx = wf_tensor_new_step(dy->ctx, dy->dtype, index->shape, WF_CHANNELS_LAST);
     WF_NEED(dx);
@@ -62,12 +64,15 @@ static wf_status fit_larger(const wf_var *x, const wf_pool_opts *o, wf_shape siz
     for (int d = 0; d < size.rank; d++)
         by_options = by_options || size.dim[d] == 0;
     WF_TRY(check_given(o, by_options, &g));
+    /* By division, so that no product of lengths can overflow before it is refused. */
     for (int d = 0; d < g.nd; d++)
         own_left = y->dim[2 + d] > 0 ? own_left / y->dim[2 + d] : own_left;
     WF_CHECK(own_left > 0, WF_ERR_UNSUPPORTED, "max_unpool of %s, should be at most %d pixels",
              wf_shape_text(*y, text[0]), INT32_MAX);
     for (int d = 0; d < g.nd; d++) {
         const int64_t own = size.rank > 0 ? size.dim[d] : 0;
+        /* The inverse of the formula of pooling's output length; several lengths pool to the same one, and this is the
+         * smallest. */
         y->dim[2 + d] = own != 0 ? own
                                  : (y->dim[2 + d] - 1) * g.stride[d] - g.pad_lo[d] - g.pad_hi[d] +
                                        wf_window_extent(wf_pool_window(&g, d));
@@ -80,7 +85,8 @@ static wf_status fit_larger(const wf_var *x, const wf_pool_opts *o, wf_shape siz
     return WF_OK;
 }
 
-/* y from x; `index` becomes what backward reads. */
+/* y from x; `index` becomes what backward reads. `taken` says for each pixel of y which pixel of x lies there, so y is
+ * gathered: where two maxima name one place, the kernel decides which, always in the same way. */
 static wf_status run_unpool(const wf_tensor *x, const wf_tensor *places, const wf_tensor *index, const wf_tensor *y)
 {
     WF_NEED(x);

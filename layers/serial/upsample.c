@@ -6,6 +6,7 @@
 #define MOST_SCALE  (INT64_C(1) << 20)
 #define MOST_LENGTH (INT64_C(1) << 31)
 
+/* Fits the geometry to an input of this shape, which may be the whole of one that this rank has a part of. */
 wf_status wf_upsample_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf_resample_geom *g, wf_shape *y)
 {
     const wf_upsample_state *s = layer->state;
@@ -28,6 +29,7 @@ wf_status wf_upsample_fit(const wf_layer *layer, const wf_var *x, wf_shape shape
     return WF_OK;
 }
 
+/* Backward needs the geometry alone: resampling is linear, so no value is saved. */
 static wf_status backward(wf_node *node)
 {
     const wf_resample_geom *geom = node->state;
@@ -45,6 +47,7 @@ static wf_status backward(wf_node *node)
 
 static const wf_op upsample_op = {.name = "upsample", .backward = backward};
 
+/* Inputs beyond the edges are made, so backward has to send their gradients back to where they came from. */
 static const wf_op upsample_beyond_op = {.name = "upsample", .backward = wf_window_op_backward};
 
 static wf_status run_upsample(const wf_resample_geom *geom, const wf_tensor *x, const wf_tensor *y)
@@ -65,6 +68,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
                               .forward = wf_window_op_resample,
                               .backward = wf_window_op_resample_back};
     WF_TRY_NULL(wf_window_op_plan_whole(&call, x, &s->opts.boundary, shape));
+    /* Without a boundary the kernel clamps at the edges by itself. */
     if (call.index_map.boundary)
         return wf_window_op_apply(layer, x, &upsample_beyond_op, &call, sizeof call,
                                   wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, 1, -1, -1, -1}));
@@ -82,6 +86,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     return wf_error_null();
 }
 
+/* Reads options, which may be the user's mistakes; after this the geometry can be trusted. */
 static wf_status check_upsample_opts(const char *name, int nd, const wf_upsample_opts *o, wf_resample_geom *g)
 {
     WF_CHECK(o->mode == WF_UPSAMPLE_NEAREST || o->mode == WF_UPSAMPLE_LINEAR, WF_ERR_ARGUMENT,
@@ -110,8 +115,10 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
     wf_layer *layer = wf_layer_new(ctx, kind, bytes + wf_boundary_list_bytes(&o->boundary));
     if (!layer)
         return NULL;
+    /* The list of edges is the caller's memory, so a copy lies behind the state. */
     wf_boundary_keep_list(&s.opts.boundary, (char *)layer->state + bytes);
     *(wf_upsample_state *)layer->state = s;
+    /* What ranks compare, since none of it shows in parameters. */
     wf_layer_note(layer, "%s by %lld, %lld, %lld%s%s", name, (long long)s.geom.scale[0], (long long)s.geom.scale[1],
                   (long long)s.geom.scale[2], s.geom.linear ? ", linear" : "",
                   s.geom.align_corners ? ", align_corners" : "");
