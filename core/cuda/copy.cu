@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The elements of a copy, outermost dimension first; a dimension that continues another is merged with it. */
+/* The elements of a copy, outermost dimension first; a dimension that continues another is merged with it. Steps may be
+ * 0 or negative in src. */
 struct copy_walk {
     int64_t n;
     int rank;
@@ -21,6 +22,7 @@ struct copy_walk {
     __device__ void place(int64_t i, int64_t *src, int64_t *dst) const
     {
         int64_t s = 0, d = 0;
+        /* Division by known divisors, the innermost dimension first. */
         for (int k = rank - 1; k >= 0; k--) {
             const int64_t rest = dim[k].of(i), at = i - rest * dim[k].d;
             s += at * from[k];
@@ -32,7 +34,7 @@ struct copy_walk {
     }
 };
 
-/* Neighbours in dst are neighbours in the walk. */
+/* Neighbours in dst are neighbours in the walk. By insertion: the rank is small, and equal steps keep their order. */
 static void sort_by_step(int rank, int64_t dim[], int64_t from[], int64_t to[])
 {
     for (int i = 1; i < rank; i++)
@@ -54,6 +56,7 @@ static copy_walk walk_of(const wf_strided *src, const wf_strided *dst)
     w.n = 1;
     for (int d = 0; d < dst->rank; d++) {
         w.n *= dst->dim[d];
+        /* A dimension of length 1 has no step that matters, and would only stand between two that could be merged. */
         if (dst->dim[d] == 1)
             continue;
         dim[rank] = dst->dim[d];
@@ -62,6 +65,7 @@ static copy_walk walk_of(const wf_strided *src, const wf_strided *dst)
     }
     sort_by_step(rank, dim, from, to);
     for (int k = 1; k < rank; k++) {
+        /* On both sides the outer step is as large as the whole inner dimension: one dimension for both. */
         if (to[last] == to[k] * dim[k] && from[last] == from[k] * dim[k]) {
             dim[last] *= dim[k];
         } else {
@@ -83,6 +87,7 @@ template <class U> __global__ void move_kernel(const __grid_constant__ copy_walk
 {
     const int64_t step = threads_of_grid();
     int64_t i = thread_of_grid();
+    /* Two loads are in flight before the first is stored. src and dst do not overlap. */
     for (; i + step < w.n; i += 2 * step) {
         int64_t from[2], to[2];
         w.place(i, &from[0], &to[0]);
@@ -128,6 +133,7 @@ template <class U> static wf_status move_units(wf_cuda *own, const copy_walk &w,
 static wf_status move(wf_cuda *own, const copy_walk &w, const void *src, void *dst, size_t size)
 {
     copy_walk wide_walk;
+    /* A unit of the element's own size always fits, so the loop ends. */
     size_t unit = 16;
     while (!widened(w, src, dst, size, (int)(unit / size), &wide_walk))
         unit /= 2;
@@ -145,14 +151,16 @@ static wf_status move(wf_cuda *own, const copy_walk &w, const void *src, void *d
     }
 }
 
-/* A double to f32 such that a second rounding to fewer bits is as good as one alone: what is inexact becomes odd. */
+/* A double to f32 such that a second rounding to fewer bits is as good as one alone: what is inexact becomes odd (Boldo
+ * and Melquiond, 2008). */
 __device__ static inline float rounded_to_odd(double d)
 {
     const float f = __double2float_rz(d);
     return (double)f == d || d != d ? f : __uint_as_float(__float_as_uint(f) | 1);
 }
 
-/* Cut, not rounded; beyond the range its end; NaN is 0. limit: the first value above the range. */
+/* Cut, not rounded; beyond the range its end; NaN is 0. limit: the first value above the range, since the highest i64
+ * is no double. */
 __device__ static inline int64_t cut(double d, int64_t lowest, int64_t highest, double limit)
 {
     if (d != d)
@@ -203,6 +211,7 @@ template <> struct element<int64_t> : whole_element<int64_t, INT64_MIN, INT64_MA
 /* Whole numbers do not go through double, which has too few bits for i64. */
 __device__ static inline int64_t whole_sum(int64_t a, int64_t b)
 {
+    /* Sums stop at the ends of the range: wrapping around would change the sign. */
     if (b > 0 && a > INT64_MAX - b)
         return INT64_MAX;
     return b < 0 && a < INT64_MIN - b ? INT64_MIN : a + b;
@@ -232,6 +241,7 @@ __global__ void convert_kernel(const __grid_constant__ copy_walk w, const S *src
 /* Dense runs between float types: the compute copy of a parameter, its gradient's way back. */
 template <class S, class D> __global__ void cast_kernel(int64_t n, const S *src, D *dst, bool accumulate)
 {
+    /* V elements of both types: the wider one decides, so no pack is longer than 16 bytes. */
     constexpr int V = pack_size<S> < pack_size<D> ? pack_size<S> : pack_size<D>;
     for (int64_t i = thread_of_grid() * V; i < n; i += threads_of_grid() * V) {
         if (i + V > n) {
@@ -283,6 +293,7 @@ wf_status wf_cuda_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst
     if (w.n == 0)
         return WF_OK;
     WF_TRY(wf_cuda_here(ctx, &own));
+    /* Equal types need no arithmetic, so the bytes are moved, NaNs and all. */
     if (src->dtype == dst->dtype && !accumulate)
         return move(own, w, src->data, dst->data, wf_dtype_size(src->dtype));
     return of_type(src->dtype, [&](auto from) {
@@ -293,7 +304,8 @@ wf_status wf_cuda_copy(wf_ctx *ctx, const wf_strided *src, const wf_strided *dst
     });
 }
 
-/* Bytes that travel with a launch. */
+/* Bytes that travel with a launch. Small arguments reach the device with the launch: no transfer, no wait, and a
+ * captured step replays them. */
 struct inline_bytes {
     uint64_t word[CUDA_INLINE_BYTES / 8];
 };
@@ -315,6 +327,7 @@ wf_status wf_cuda_put(wf_cuda *own, void *device, const void *host, size_t bytes
     return WF_OK;
 }
 
+/* The value is rounded once, in each thread, to the type of y. */
 template <class T> __global__ void fill_kernel(int64_t n, bool vector, double value, T *y)
 {
     constexpr int V = pack_size<T>;

@@ -35,6 +35,7 @@ struct scaled_output {
     }
 };
 
+/* Blocks' sums, then one block: two launches instead of atomics, whose order would differ from run to run. */
 wf_status wf_cuda_nll_forward(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored, double scale,
                               const wf_array *loss)
 {
@@ -78,6 +79,7 @@ template <class T> struct nll_backward_rows {
     }
 };
 
+/* Ignored rows have label -1 here, which no column is. */
 wf_status wf_cuda_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss,
                                double scale, const wf_array *dx)
 {
@@ -100,7 +102,8 @@ struct entropy_terms {
     {
         return keep * weight.at(label, 1);
     }
-    /* The sum of the weights of [first, first + c), for all lanes of a row. */
+    /* The sum of the weights of [first, first + c), for all lanes of a row. The range may be that of other ranks too:
+     * weights are known to all. */
     template <class W> __device__ W total(int64_t first, int64_t c, int lane, int group) const
     {
         W sum = 0;
@@ -113,6 +116,7 @@ struct entropy_terms {
 static entropy_terms terms_of(const wf_entropy_args *args, int64_t c)
 {
     const int64_t whole = wf_entropy_classes(args, c);
+    /* Smoothing spreads its share over all classes, also those of other ranks. */
     return entropy_terms{any_of(args->weight), 1 - args->smoothing, whole > 0 ? args->smoothing / (double)whole : 0};
 }
 
@@ -129,7 +133,8 @@ static entropy_part class_part_of(const wf_entropy_args *args, int64_t c)
                         wf_entropy_classes(args, c)};
 }
 
-/* The first call of a forward by parts. */
+/* The first call of a forward by parts. Each rank's largest score and logarithm of its sum; the caller merges them with
+ * a logarithm of sums, which no large score overflows. */
 template <class T> struct entropy_sums {
     struct state {
     };
@@ -148,6 +153,8 @@ template <class T> struct entropy_sums {
         const T *const from = x + row * c;
         const W high = row_most(from, c, lane, a.group);
         W sum = 0;
+        /* A rank whose scores are all -infinity (or that has none) has a sum of 0, whose logarithm is -infinity; exp
+         * would see infinity minus infinity. */
         for (int64_t j = lane; j < c; j += a.group)
             sum +=
                 high == -(W)INFINITY ? (widen(from[j]) != widen(from[j]) ? (W)NAN : (W)0) : exp(widen(from[j]) - high);
@@ -189,6 +196,7 @@ template <class T> struct entropy_rows {
             sum = log(group_sum(sum, a.group));
         }
         if (terms.rest > 0) {
+            /* sum_c w_c q_c = total log_sum - low, where low sums w_c (x_c - most). */
             for (int64_t j = lane; j < c; j += a.group)
                 low += (W)terms.weight.at(cut.first + j, 1) * (widen(from[j]) - most);
             low = group_sum(low, a.group);
@@ -199,11 +207,13 @@ template <class T> struct entropy_rows {
         const int64_t label = labels.at(row), own = label - cut.first;
         double loss = 0;
         log_sum.put(row, sum);
+        /* Only the rank that has the label's class adds the hit; the sum over ranks has it once. */
         if (label >= 0 && own >= 0 && own < c)
             loss = terms.hit(label) * (double)(most - widen(from[own]) + sum);
         if (label >= 0 && terms.rest > 0)
             loss += terms.rest * (double)(total * sum - low);
         each.put(row, scale * loss);
+        /* Lane 0 of each row adds; others have left with 0. */
         s->loss += loss;
     }
     __device__ void end(state *s) const
@@ -243,6 +253,7 @@ wf_status wf_cuda_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(args->x->dtype, [&](auto zero) {
         using T = decltype(zero);
+        /* log_sum is kept for backward; where ranks share classes the caller has the merged one already. */
         const entropy_rows<T> f = {in_of<T>(args->x),
                                    source,
                                    output_of(args->most ? nullptr : args->log_sum),
@@ -285,6 +296,7 @@ template <class T> struct entropy_backward_rows {
         const W most = !cut.most.data ? row_most(from, c, lane, a.group) : c > 0 ? (W)cut.most.at(row, 0) : 0;
         const W up = c > 0 ? (W)(dloss.at(each ? row : 0, 0) * scale) : 0, rest = up * (W)terms.rest;
         const W hit = label < 0 ? 0 : up * (W)terms.hit(label);
+        /* The gradient of hit q_y + rest sum w q by x_j: (hit + rest total) softmax_j - hit [j = y] - rest w_j. */
         const W all = terms.rest > 0 ? hit + rest * terms.template total<W>(0, cut.whole, lane, a.group) : hit;
         for (int64_t j = lane; j < c; j += a.group) {
             const W slope = all * exp(widen(from[j]) - most - sum);
@@ -309,7 +321,7 @@ wf_status wf_cuda_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
     });
 }
 
-/* Rows in which fewer than k elements come before that at the label, by size and then by place. */
+/* Rows in which fewer than k elements come before that at the label, by size and then by place: no row is sorted. */
 template <class T> struct hit_rows {
     struct state {
         double hits;
@@ -334,6 +346,7 @@ template <class T> struct hit_rows {
         const T *const from = x + (row < 0 ? 0 : row) * a.c;
         const wide<T> own = label < 0 ? 0 : size_of(from, label);
         long long before = 0;
+        /* An ignored row counts no elements and no hit, but its lanes take part in the sum. */
         for (int64_t j = lane; j < c; j += a.group) {
             const wide<T> v = size_of(from, j);
             before += v > own || (v == own && j < label);
@@ -366,6 +379,7 @@ wf_status wf_cuda_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_ar
     void *part;
     const row_set a = rows_of(scores);
     WF_TRY(labels_of(ctx, labels, ignored, a.c, &own, &source));
+    /* Hits are whole numbers far below 2^53, so f64 counts them exactly. */
     const unsigned blocks = blocks_for(own, a.rows * a.group);
     WF_TRY(wf_cuda_workspace(own, blocks * sizeof(double), &part));
     WF_TRY(of_float(scores->dtype, [&](auto zero) {

@@ -1,6 +1,6 @@
-/* Neighbourhood attention, a pixel of a head to a warp: its lanes make the scores of 32 keys (or queries) at a time,
- * then add up as many features of the result. Scores are made again for every 32 features, so nothing is kept of them.
- */
+/* Neighbourhood attention (Hassani et al., 2023), a pixel of a head to a warp: its lanes make the scores of 32 keys (or
+ * queries) at a time, then add up as many features of the result. Scores are made again for every 32 features, so
+ * nothing is kept of them. Gradients are gathered by the pixel that they belong to, so sums have a fixed order. */
 #include "core/cuda/rows_impl.h"
 
 template <class T> struct near_set {
@@ -38,6 +38,8 @@ struct near_place {
     int64_t count;
 };
 
+/* For a key: the queries that see it, within those of this rank. Each dimension's are in equal steps, so their product
+ * is the whole list. */
 template <class T> __device__ near_place near_of(const near_set<T> &s, bool query, int64_t row)
 {
     const int64_t *const dim = query ? s.z.p : s.z.s, *const first = query ? s.g.first_query : s.g.first_key;
@@ -64,6 +66,7 @@ struct near_pair {
     int64_t query, key, row;
 };
 
+/* Pair i of a pixel: i counts through the box of its neighbours, the last dimension fastest. */
 template <class T> __device__ near_pair pair_at(const near_set<T> &s, const near_place &p, bool query, int64_t i)
 {
     const int64_t wide = p.at[2].count, high = p.at[1].count;
@@ -118,7 +121,8 @@ static row_set warp_each(int64_t rows)
     return row_set{rows, 32, 32};
 }
 
-/* The sum over a warp of v[lane] times feature c of the row at[lane] of x; `count` lanes have one. */
+/* The sum over a warp of v[lane] times feature c of the row at[lane] of x; `count` lanes have one. Weights and pixels
+ * go round by shuffle, so the lanes read each row side by side. */
 template <class W, class T>
 __device__ W sum_rows(const near_set<T> &s, const near_place &p, W v, int64_t at, const T *x, int64_t pixels,
                       int64_t each, int64_t count, int64_t c)
@@ -139,6 +143,8 @@ template <class T> struct near_forward : near_map {
     near_set<T> s;
     T *out;
 
+    /* A running maximum for each lane, joined over the warp: no exponential gets a positive argument. A query sees at
+     * least one key, so `all` is finite for finite scores. */
     __device__ wide<T> log_sum(const near_place &p, int lane) const
     {
         using W = wide<T>;
@@ -153,6 +159,7 @@ template <class T> struct near_forward : near_map {
     }
     __device__ void run(nothing *, const row_set &, int64_t row, int lane) const
     {
+        /* A group is a whole warp, so the warp leaves together. */
         using W = wide<T>;
         if (row < 0)
             return;
@@ -161,6 +168,7 @@ template <class T> struct near_forward : near_map {
         T *const y = const_cast<T *>(near_row(s, (const T *)out, p, p.pixel, s.z.queries, s.z.e));
         if (lane == 0)
             s.lse[row] = lse;
+        /* The bound is the same for all lanes: those without a feature still give their weights. */
         for (int64_t c = lane; c - lane < s.z.e; c += 32) {
             W sum = 0;
             for (int64_t i = 0; i < p.count; i += 32) {
@@ -196,6 +204,7 @@ template <class W> struct near_weight {
     W p, ds;
 };
 
+/* dS = P (dy.v - dy.y): dy.y is the sum over keys of P dy.v, so no pass over the keys is needed for it. */
 template <class T>
 __device__ near_weight<wide<T>> weight_of(const near_set<T> &s, const near_place &p, const near_pair &x)
 {
@@ -234,6 +243,7 @@ template <class T> struct near_queries : near_map {
     }
 };
 
+/* dk and dv of a key in one walk over the queries that see it. */
 template <class T> struct near_keys : near_map {
     near_set<T> s;
     T *dk, *dv; /* NULL: not wanted */
@@ -277,12 +287,13 @@ static int64_t queries_of_part(int64_t queries)
     return shared > NEAR_QUERIES ? shared : NEAR_QUERIES;
 }
 
-/* The part of each number of the table that `each` queries have, a warp for each; a query has one key for it at
- * most. */
+/* The part of each number of the table that `each` queries have, a warp for each; a query has one key for it at most.
+ * `by` is the offset between key and query that a row of bias stands for. */
 template <class T> struct near_bias : near_map {
     near_set<T> s;
     double *part; /* [parts, heads, rows] */
     int64_t each;
+    /* False where the key at this offset is outside of the query's window. */
     __device__ bool find(const near_place &p, const int64_t by[3], near_pair *x) const
     {
         int64_t key = 0;
@@ -301,6 +312,7 @@ template <class T> struct near_bias : near_map {
         if (row < 0)
             return;
         const int64_t h = row / s.z.rows % s.heads, r = row % s.z.rows;
+        /* Parts are ranges of queries, whose number depends on their count alone: results repeat on any device. */
         const int64_t first = row / s.z.rows / s.heads * each;
         const int64_t end = least(first + each, s.z.n * s.z.queries);
         const int64_t high = 2 * s.g.kernel[1] - 1, wide_by = 2 * s.g.kernel[2] - 1;
@@ -340,6 +352,7 @@ template <class R> static R *asked(const wf_array *a)
     return a ? out_of<R>(a) : nullptr;
 }
 
+/* Parts lie in the workspace, which the next kernel of this stream may use again: their sum is made before it. */
 template <class T> static wf_status near_bias_gradient(wf_ctx *ctx, const near_set<T> &s, wide<T> *dbias)
 {
     wf_cuda *own;

@@ -52,7 +52,8 @@ wf_status wf_cuda_bias_backward(wf_ctx *ctx, const wf_array *dy, const wf_array 
     });
 }
 
-/* A number of elements that the host or the device knows. */
+/* A number of elements that the host or the device knows. A merged count is known to the device alone: reading it on
+ * the host would stop the stream. */
 struct any_count {
     double value;
     const double *device;
@@ -80,10 +81,12 @@ struct norm_end {
     {
         const double squares = m2.at(c, 0), n = count.read(), from_mean = old_mean.at(c, 0),
                      from_var = old_var.at(c, 0);
+        /* count 0: no rank has an element, and running statistics stay. */
         invstd.put(c, n > 0 ? 1 / sqrt(squares / n + eps) : 0);
         if (!(n > 0))
             return;
         new_mean.put(c, from_mean + (1 - decay) * (mean.at(c, 0) - from_mean));
+        /* Unbiased, but for a single element. */
         new_var.put(c, from_var + (1 - decay) * (squares / (n > 1 ? n - 1 : n) - from_var));
     }
 };
@@ -155,9 +158,11 @@ template <class T, int V> struct moment_sums {
     }
     __device__ void finish(int64_t c, const double *sum) const
     {
+        /* m2 = sum d^2 - (sum d)^2 / n, which rounding may bring below 0. */
         const double n = (double)rows, left = rows > 0 ? sum[1] - sum[0] * (sum[0] / n) : 0;
         mean.put(c, rows > 0 ? (double)widen(x[c]) + sum[0] / n : 0);
         m2.put(c, left < 0 ? 0 : left);
+        /* Without a merge the last step follows in the same kernel, by the thread that has the channel's sums. */
         if (end.invstd.data)
             end.finish(c);
     }
@@ -195,6 +200,7 @@ template <class T, int V, bool NOISY, bool RESIDUAL> struct norm_forward_run {
     struct raw {
         pack<T, V> x, residual;
     };
+    /* As many rows ahead as registers allow. */
     static constexpr int ahead = NOISY ? 1 : RESIDUAL ? 2 : 4; /* noise costs more than the loads */
     const T *x, *residual;
     T *y;
@@ -275,7 +281,8 @@ template <class F> static wf_status of_sign(const wf_norm_args *args, F f)
     return args->y_of_x ? f(sign_kind<SIGN_OF_X>()) : f(sign_kind<SIGN_OF_Y>());
 }
 
-/* The largest number that becomes 0 in memory. */
+/* The largest number that becomes 0 in memory: y was rounded to T, so a y made again up to there counts as 0, as what
+ * was written. */
 template <class T> __device__ inline wide<T> rounds_to_zero()
 {
     return 0;
@@ -324,7 +331,7 @@ template <class T, int V, sign S> struct upstream {
     }
 };
 
-/* What a channel makes y of, where y is made again. */
+/* What a channel makes y of, where y is made again. Empty where y is read or not needed, so it takes no registers. */
 template <class T, int V, sign S> struct made_of {
     __device__ void start(int64_t, const any_float &, const any_float &, const any_float &)
     {
@@ -381,8 +388,10 @@ template <class T, int V, sign S> struct gradient_sums {
             const wide<T> x = widen(r.x.v[k]);
             g[k] = up.of(r, k, s.made.at(k, x, s.middle[k]));
             sum[0][k] += g[k];
+            /* The sum of g (x - mean); `finish` multiplies by invstd once. */
             sum[1][k] += g[k] * (x - s.middle[k]);
         }
+        /* g is what the residual's gradient is, so this pass writes it along. */
         if (kept)
             store<V>(g, kept, i);
     }
@@ -435,6 +444,7 @@ template <class T, int V, sign S> struct norm_backward_run {
     any_count count;
     __device__ void start(state *s, int64_t c) const
     {
+        /* In f64 and once a channel; the loop has products of the type only. */
         const double n = count.read(), share = n > 0 ? 1 / n : 0;
         s->batch = n > 0;
 #pragma unroll
@@ -473,6 +483,7 @@ template <class T, int V, sign S> struct norm_backward_run {
 template <class T, sign S> static wf_status norm_backward(wf_ctx *ctx, const wf_norm_args *args)
 {
     const wf_array *const y = args->y, *const dy = args->dy, *const dx = args->dx;
+    /* With statistics that are constants x is not needed, unless the activation's sign is found from it. */
     const bool batch = args->count.device || args->count.value > 0, of_x = batch || S == SIGN_OF_X;
     columns a = columns_of(dy);
     a.vector = aligned(dx->data) && aligned(dy->data) && (!y || aligned(y->data)) && (!of_x || aligned(args->x->data));
@@ -506,6 +517,7 @@ wf_status wf_cuda_norm_backward(wf_ctx *ctx, const wf_norm_args *args)
     });
 }
 
+/* A part for the merge: what the caller puts in front (counts), then means, then m2. */
 struct norm_part_arrays {
     int64_t channels;
     wf_norm_head head;
@@ -541,9 +553,11 @@ struct norm_merge_arrays {
 static __global__ void norm_merge_kernel(const __grid_constant__ norm_merge_arrays a)
 {
     const int64_t head = a.length - 2 * a.channels;
+    /* c == 0 goes through the parts even without channels: the count is made there. */
     for (int64_t c = thread_of_grid(); c == 0 || c < a.channels; c += threads_of_grid()) {
         double total = 0, mean = 0, m2 = 0;
         for (int64_t p = 0; p < a.parts; p++) {
+            /* Ranks without elements have no mean. */
             const double *const part = a.part + p * a.length, more = part[0];
             if (!(more > 0))
                 continue;

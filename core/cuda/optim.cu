@@ -10,6 +10,7 @@
  */
 enum { SEGMENTS = 46, CHUNK = 4096 };
 
+/* A segment of one parameter, as the kernel sees it. `first` numbers chunks through all segments of the launch. */
 template <class T> struct run_of_parameters {
     T *p;
     const T *g;
@@ -28,10 +29,12 @@ template <class T> struct batch_of_runs {
     run_of_parameters<T> run[SEGMENTS];
 };
 
-/* wf_radam_factor on the device. */
+/* wf_radam_factor on the device: rho is the length of the approximated moving average (Liu et al., 2020); up to 5 its
+ * variance has no bound, and 0 says so. */
 __device__ inline double radam_factor(double beta2, double bias2)
 {
     const double rest = 1 - bias2, most = 2 / (1 - beta2) - 1;
+    /* t from bias2 = 1 - beta2^t, since a replayed step has no other count. */
     const double t = rest > 0 ? rint(log(rest) / log(beta2)) : 0, rho = most - 2 * t * rest / bias2;
     return rho > 5 ? sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho)) : 0;
 }
@@ -47,6 +50,7 @@ template <class W> struct update_rule {
         return k == WF_OPTIM_RMSPROP || k == WF_OPTIM_RMSPROP_SGD;
     }
 
+    /* Everything that differs by algorithm but not by parameter is settled here, once a thread. */
     __device__ update_rule(wf_optim_kind k, const wf_optim_hyper &h)
         : kind(k), lr((W)h.lr), momentum((W)h.momentum), beta1((W)h.beta1), rest1((W)(1 - h.beta1)),
           beta2((W)(by_alpha(k) ? h.alpha : h.beta2)), rest2((W)(1 - (by_alpha(k) ? h.alpha : h.beta2))), eps((W)h.eps),
@@ -66,7 +70,7 @@ template <class W> struct update_rule {
         }
     }
 
-    /* What is another in each run. */
+    /* What is another in each run: the factors of groups of parameters, and the trust ratio of LARS and LAMB. */
     template <class T> __device__ void take(const run_of_parameters<T> &r)
     {
         if (r.grouped) {
@@ -75,6 +79,7 @@ template <class W> struct update_rule {
         }
         if (r.no_decay)
             decay = 0;
+        /* A norm of 0, of a new parameter or a gradient, leaves the rate alone. */
         if (kind == WF_OPTIM_TRUST && r.squares[0] > 0 && r.squares[1] > 0)
             lr = (W)(lr * sqrt(r.squares[0] / r.squares[1]));
     }
@@ -91,9 +96,12 @@ template <class W> struct update_rule {
     /* What p moves by, without the sign and lr. */
     __device__ W direction(W p, W gradient, W *s, W *t) const
     {
+        /* The direction was made by an update before; only the trusted rate was missing. */
         if (kind == WF_OPTIM_TRUST)
             return gradient;
         W g = prepared(gradient);
+        /* AdamW (Loshchilov and Hutter, 2019) takes the decay out of the gradient's moments, and adds it to the step
+         * below. */
         if (kind != WF_OPTIM_ADAMW)
             g += decay * p;
         if (kind == WF_OPTIM_SGD) {
@@ -113,6 +121,7 @@ template <class W> struct update_rule {
         }
         *s = beta1 * *s + rest1 * g;
         *t = beta2 * *t + rest2 * g * g;
+        /* (s / (1 - beta1^t)) / (sqrt(t / (1 - beta2^t)) + eps), as in the paper of Adam (Kingma and Ba, 2015). */
         return (kind == WF_OPTIM_ADAMW ? decay * p : 0) + (*s * bias1) / (sqrt(*t * bias2) + eps);
     }
 };
@@ -133,6 +142,7 @@ __device__ void update_run(const run_of_parameters<T> &r, const update_rule<wide
             g[k] = rule.direction(p[k], g[k], &s[k], &t[k]);
             p[k] -= rule.lr * g[k];
         }
+        /* LARS and LAMB first need the direction's norm: the parameter moves in a second launch. */
         if (r.direction)
             store<V>(g, r.direction, i);
         else
@@ -147,10 +157,12 @@ __device__ void update_run(const run_of_parameters<T> &r, const update_rule<wide
 template <class T> __global__ void optim_kernel(const __grid_constant__ batch_of_runs<T> batch)
 {
     constexpr int V = pack_size<T>;
+    /* Gradients that are not finite, or ranks that disagree: no parameter and no state changes. */
     if (batch.hyper->skip != 0)
         return;
     const update_rule<wide<T>> common(batch.kind, *batch.hyper);
     for (int64_t chunk = blockIdx.x; chunk < batch.chunks; chunk += gridDim.x) {
+        /* The segment of a chunk: the last one whose first chunk is not behind it. */
         int low = 0, high = batch.count - 1;
         while (low < high) {
             const int middle = (low + high + 1) / 2;
@@ -200,7 +212,9 @@ static wf_status update(wf_cuda *own, wf_optim_kind kind, const wf_optim_hyper *
             batch.run[batch.count++] = run_from<T>(segment[i], batch.chunks);
             batch.chunks += ceil_div(segment[i].n, CHUNK);
         }
+        /* A full batch, or the end: segments beyond what an argument holds go into the next launch. */
         if (batch.count > 0 && (batch.count == SEGMENTS || i + 1 == segments)) {
+            /* More blocks than the device holds at once would wait; each takes several chunks. */
             const unsigned blocks = (unsigned)at_most(batch.chunks, (int64_t)own->processors * 8);
             WF_TRY(launch(own, optim_kernel<T>, blocks, THREADS, batch));
             batch.count = 0;
@@ -218,6 +232,7 @@ wf_status wf_cuda_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_h
     return of_float(dtype, [&](auto zero) { return update<decltype(zero)>(own, kind, hyper, segments, segment); });
 }
 
+/* Every rank reads the same sums of the trailer, so all stop or none. */
 template <class T> __device__ bool stops_update(const T *trailer, double ranks)
 {
     const int kinds =
@@ -226,6 +241,7 @@ template <class T> __device__ bool stops_update(const T *trailer, double ranks)
                  trailer[WF_TRAILER_OVERFLOW] != 0 || kinds > 1;
     for (int b = 0; b < WF_DRAWS_BITS; b++) {
         const T bit = trailer[WF_TRAILER_DRAWS + b];
+        /* Each bit of the hash of what was drawn: all ranks that compare have it, or none. */
         stops = stops || (bit != 0 && bit != trailer[WF_TRAILER_COMPARED]);
     }
     return stops;
@@ -233,6 +249,8 @@ template <class T> __device__ bool stops_update(const T *trailer, double ranks)
 
 template <class T> __global__ void verdict_kernel(const T *trailer, double ranks, wf_optim_hyper *hyper)
 {
+    /* Local means, and several parts of global ones, count by their samples, so their sum is divided by the weight of
+     * all. A single sharded loss is a part of a global mean already: see optim/multi_node.c. */
     const double weight = trailer[WF_TRAILER_WEIGHT];
     if (stops_update(trailer, ranks))
         hyper->skip = 1;
@@ -249,6 +267,8 @@ wf_status wf_cuda_step_verdict(wf_ctx *ctx, const void *trailer, wf_dtype dtype,
     return launch(own, verdict_kernel<float>, 1, 1, static_cast<const float *>(trailer), ranks, hyper);
 }
 
+/* Loss scaling of mixed precision (Micikevicius et al., 2018): halved where gradients overflow, raised after `interval`
+ * good steps. */
 static __global__ void scale_kernel(const double *sum_squares, wf_loss_scaling *s, wf_optim_hyper *hyper)
 {
     if (hyper->skip != 0)
@@ -257,8 +277,10 @@ static __global__ void scale_kernel(const double *sum_squares, wf_loss_scaling *
     if (hyper->skip != 0) {
         s->skipped++;
         s->good = 0;
+        /* Bounds, so that a long row of bad or good steps leaves a number that can come back. */
         s->scale = fmax(s->scale * s->backoff, 0x1p-100);
     } else {
+        /* Steps that were skipped do not count for the bias of Adam's moments. */
         const double t = hyper->step - s->skipped;
         hyper->grad_scale /= s->scale;
         hyper->bias1 = 1 - pow(hyper->beta1, t);
@@ -281,6 +303,8 @@ wf_status wf_cuda_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_sca
 
 static __global__ void clip_kernel(const double *sum_squares, double max_norm, wf_optim_hyper *hyper)
 {
+    /* Gradients are still to be multiplied by grad_scale, so their norm is, too. A norm of 0 makes the factor infinite:
+     * no change. */
     const double factor = max_norm / (hyper->grad_scale * sqrt(*sum_squares));
     hyper->grad_scale *= factor < 1 ? factor : 1;
 }

@@ -1,3 +1,6 @@
+/* Upsampling by whole factors, nearest and linear, in up to three dimensions, for the layers' resample slots. Backward
+ * gathers: each input sums the outputs that have read it, in a fixed order and without atomics. Any other resampling
+ * goes by tables (taps.cu). */
 #include "core/cuda/grid_impl.h"
 
 /* One dimension: output o of the whole reads inputs floor(wanted / whole) and the next, weighted by the remainder. No
@@ -8,11 +11,13 @@ struct resample_axis {
     divider whole, by_step;
     double inverse; /* 1 / whole */
 
+    /* In units of 1 / whole, so that places are whole numbers and equal on every rank. */
     __device__ int64_t wanted(int64_t o) const
     {
         return most(0, step * o + start);
     }
-    /* The first output whose first input is m or a later one. */
+    /* The first output whose first input is m or a later one. The readers of an input are neighbours, since wanted
+     * grows with o: two calls of this give their range. */
     __device__ int64_t first_of(int64_t m) const
     {
         if (m <= 0)
@@ -37,6 +42,7 @@ struct resampling {
     resample_axis axis[3];
 };
 
+/* s < 0 is a dimension in front that the array does not have: length 1, factor 1. */
 static resample_axis axis_of(const wf_resample_geom *geom, int s)
 {
     resample_axis a = {};
@@ -49,15 +55,18 @@ static resample_axis axis_of(const wf_resample_geom *geom, int s)
         a.out_lo = geom->out_lo[s];
         whole = geom->scale[s];
     }
+    /* o of [0, outputs) maps to o (in - 1) / (outputs - 1): the corners meet. */
     if (s >= 0 && geom->linear && geom->align_corners) {
         a.step = a.in - 1;
         whole = a.outputs > 1 ? a.outputs - 1 : 1;
     } else if (s >= 0 && geom->linear) {
+        /* Centres meet: input (o + 1/2) / scale - 1/2, times 2 scale. */
         a.step = 2;
         a.start = 1 - whole;
         whole *= 2;
     }
     a.whole = divide_by(whole);
+    /* A step of 0 has one input, and first_of asks before it divides. */
     a.by_step = divide_by(a.step > 0 ? a.step : 1);
     a.inverse = 1 / (double)whole;
     return a;
@@ -73,7 +82,8 @@ static resampling resampling_of(const wf_resample_geom *geom, const wf_array *x,
     return r;
 }
 
-/* ND is 2 or 3, the trailing dimensions in which weights differ from 1; 0: no dimension has weights. */
+/* ND is 2 or 3, the trailing dimensions in which weights differ from 1; 0: no dimension has weights. A template, so
+ * that all corners of a pixel are loaded in one straight piece of code. */
 template <class T, int V, int ND>
 __global__ void __launch_bounds__(THREADS)
     resample_forward_kernel(const __grid_constant__ resampling r, const T *x, T *y)
@@ -89,6 +99,7 @@ __global__ void __launch_bounds__(THREADS)
             const resample_axis &a = r.axis[d];
             int64_t rest = a.wanted(o[d] + a.out_lo);
             at[d][0] = a.whole.split(&rest);
+            /* The tent is flat beyond the last input: the same input twice. */
             at[d][1] = least(at[d][0] + 1, a.in - 1);
             if (d >= 3 - ND)
                 weight[d] = (wide<T>)rest * (wide<T>)a.inverse;
@@ -105,6 +116,7 @@ __global__ void __launch_bounds__(THREADS)
                     share[corner] *= upper ? weight[d] : 1 - weight[d];
                 pixel = pixel * r.in.extent[d] + at[d][upper] - r.axis[d].in_lo;
             }
+            /* A share of exactly 0 is not loaded, since its input may not be here; its pack stays 0. */
             if (share[corner] != 0)
                 raw[corner] = load_raw<V>(x, pixel * r.in.c + channel);
         }
@@ -128,12 +140,14 @@ template <bool LINEAR> __device__ inline resample_readers readers_of(const resam
 #pragma unroll
     for (int d = 0; d < 3; d++) {
         const resample_axis &a = r.axis[d];
+        /* Linear: an output whose first input is at - 1 reads `at` as its second. */
         to.lo[d] = most(0, a.first_of(LINEAR ? at[d] - 1 : at[d]) - a.out_lo);
         to.hi[d] = least(r.out.extent[d], at[d] + 1 < a.in ? a.first_of(at[d] + 1) - a.out_lo : r.out.extent[d]);
     }
     return to;
 }
 
+/* Outputs without a share may hold NaNs of other places' gradients. */
 template <int V, class T> __device__ inline void add_share(wide<T> sum[V], const pack<T, V> &raw, wide<T> share)
 {
 #pragma unroll
@@ -152,6 +166,7 @@ __global__ void __launch_bounds__(THREADS)
         if (accumulate)
             load<V>(dx, i * V, sum);
         r.in.place(i, V, &sample, at, &channel);
+/* Counted in the whole from here on: a part's inputs have the tents of the whole. */
 #pragma unroll
         for (int d = 0; d < 3; d++)
             at[d] += r.axis[d].in_lo;
@@ -178,6 +193,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* Channels in packs: a pack may not cross the end of a pixel. */
 static bool packable(const wf_array *a, const wf_array *b)
 {
     const int64_t width = 16 / (int64_t)wf_dtype_size(a->dtype);

@@ -17,9 +17,11 @@ template <class T> struct softmax_rows {
     __device__ void run(nothing *, const row_set &a, int64_t row, int lane) const
     {
         using W = wide<T>;
+        /* Lanes without a row run along with no elements: the exchange of a warp needs them all. */
         const int64_t c = row < 0 ? 0 : a.c, at = row * c;
         const W most = row_most(x + at, c, lane, a.group);
         W sum = 0;
+        /* At most exp(0): the largest score is subtracted, so nothing overflows, and the sum is at least 1. */
         for (int64_t j = lane; j < c; j += a.group)
             sum += exp(widen(x[at + j]) - most);
         sum = group_sum(sum, a.group);
@@ -55,6 +57,7 @@ template <class T> struct softmax_backward_rows {
         using W = wide<T>;
         const int64_t c = row < 0 ? 0 : a.c, at = row * a.c;
         W sum = 0;
+        /* dx = y (dy - sum y dy); of the logarithm, dx = dy - softmax sum dy. */
         for (int64_t j = lane; j < c; j += a.group)
             sum += widen(dy[at + j]) * (logarithm ? 1 : widen(y[at + j]));
         sum = group_sum(sum, a.group);

@@ -11,7 +11,7 @@
 struct row_source {
     label_source index;
     int64_t first, rows;
-    /* -1: the table has no such row. */
+    /* -1: the table has no such row. That of another rank may have it, and the caller adds both up. */
     __device__ int64_t at(int64_t i) const
     {
         const int64_t number = index.at(i), here = number - first;
@@ -39,6 +39,7 @@ template <class T> struct take_rows {
     }
     __device__ void run(nothing *, const row_set &a, int64_t place, int lane) const
     {
+        /* A row of zeros for places that are ignored or another rank's. */
         const int64_t c = place < 0 ? 0 : a.c, row = place < 0 ? -1 : source.at(place);
         for (int64_t j = lane; j < c; j += a.group)
             narrow(row < 0 ? (wide<T>)0 : widen(table[row * c + j]), y + place * c + j);
@@ -70,15 +71,19 @@ struct link_places {
     }
     __device__ void run(nothing *, const row_set &a, int64_t place, int lane) const
     {
+        /* Only the nearest place before is linked, so each place has one follower and the list needs no lock. */
         const int64_t row = place < 0 ? -1 : source.at(place);
         int64_t before = -1;
         /* A group is a whole warp, so its lanes have one place and leave the loop together. */
         for (int64_t turn = 0; row >= 0 && before < 0 && turn < place; turn += a.group) {
             const int64_t at = place - 1 - turn - lane;
+            /* All lanes look at 32 places at once, and the largest of those that match is the nearest. */
             before = at >= 0 && source.at(at) == row ? at : -1;
             for (int m = a.group / 2; m > 0; m /= 2)
                 before = most(before, (int64_t)__shfl_xor_sync(0xffffffffu, (long long)before, m));
         }
+        /* The first place of a row is noted in `first`, each other one behind its predecessor: every entry has one
+         * writer. */
         if (row >= 0 && lane == 0)
             (before < 0 ? first[row] : next[before]) = place;
     }
@@ -92,11 +97,13 @@ template <class T> struct place_sums {
     int64_t width;
 };
 
+/* In f64 and in the order of places, as in `ref`. */
 template <class T> __global__ void place_sum_kernel(int64_t n, const __grid_constant__ place_sums<T> a)
 {
     for (int64_t e = thread_of_grid(); e < n; e += threads_of_grid()) {
         const int64_t row = e / a.width, column = e - row * a.width;
         int64_t place = a.first[row];
+        /* No place has asked for this row: what is there stays. */
         if (a.held.data && place < 0)
             continue;
         double sum = a.held.data ? a.held.at(e, 0) : 0;

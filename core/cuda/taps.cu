@@ -15,6 +15,7 @@ __global__ void __launch_bounds__(THREADS)
     taps_kernel(const __grid_constant__ tap_rows r, const T *x, const wide<T> *weight, T *y, bool accumulate)
 {
     for (int64_t i = thread_of_grid(); i < r.count; i += threads_of_grid()) {
+        /* start: of this output's inputs among those at hand, so it may be negative: what lies outside is left out. */
         const int64_t row = r.by_inner.of(i), pack_at = i - row * r.inner, outer = r.by_out.of(row),
                       at = r.y_lo + row - outer * r.by_out.d, start = r.start[at] - r.x_lo;
         const wide<T> *const w = weight + at * r.taps;
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(THREADS)
             load<V>(y, i * V, sum);
         const T *const column = x + (outer * r.in * r.inner + pack_at) * V;
         for (int64_t t = first; t < last; t += 2) {
+            /* Without a second tap the first is loaded again, with weight 0: no branch between the two loads. */
             const int64_t next = t + 1 < last ? t + 1 : t;
             const pack<T, V> a = load_raw<V>(column, (start + t) * r.inner * V),
                              b = load_raw<V>(column, (start + next) * r.inner * V);
@@ -50,6 +52,7 @@ template <class T, int V> static wf_status run(wf_cuda *own, const wf_taps_args 
     r.by_out = divide_by(y->shape.dim[1]);
     r.taps = args->weight->shape.dim[1];
     r.x_lo = args->x_lo;
+    /* Tables are those of the whole array: y_lo is the number of the first output here. */
     r.y_lo = args->y_lo;
     r.start = in_of<int32_t>(args->start);
     return launch_over(own, (taps_kernel<T, V>), r.count, r, in_of<T>(x), in_of<wide<T>>(args->weight), out_of<T>(y),

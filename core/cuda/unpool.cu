@@ -15,8 +15,10 @@ static __global__ void pool_places_kernel(int64_t n, const __grid_constant__ box
 {
     for (int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
         int64_t rest = a.index[i], place = -1;
+        /* -1: the window had no element. */
         if (rest >= 0) {
             const int64_t row = a.length[2].of(rest), plane = a.length[1].of(row);
+            /* The number of a pixel in a box becomes its number in the whole image. */
             place = ((plane + a.lo[0]) * a.whole[1] + row - plane * a.length[1].d + a.lo[1]) * a.whole[2] + rest -
                     row * a.length[2].d + a.lo[2];
         }
@@ -63,6 +65,7 @@ struct unpool_pixels {
     }
 };
 
+/* All writers of a place agree on the largest number, so the result does not depend on their order. */
 static __global__ void take_places_kernel(int64_t n, const __grid_constant__ unpool_pixels a)
 {
     for (int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
@@ -73,6 +76,8 @@ static __global__ void take_places_kernel(int64_t n, const __grid_constant__ unp
     }
 }
 
+/* A second pass, since only now each place knows its last taker. Elements that lost have no way into y, and get no
+ * gradient. */
 static __global__ void lose_places_kernel(int64_t n, const __grid_constant__ unpool_pixels a)
 {
     for (int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
@@ -98,6 +103,7 @@ wf_status wf_cuda_unpool_index(wf_ctx *ctx, const wf_unpool_args *args)
     a.c = divide_by(c);
     a.pixels = divide_by(pixels);
     a.larger = larger;
+    /* -1 in every byte: no pixel has taken the place. */
     TRY_CUDA(cudaMemsetAsync(a.taken, 0xff, (size_t)(n * c * larger) * sizeof(int32_t), own->stream));
     if (pixels == 0)
         return WF_OK;
@@ -113,6 +119,7 @@ template <class T> struct picked_pixels {
     int64_t from;
 };
 
+/* Both directions: y of x by `taken`, and dx of dy by `index`. */
 template <class T> static __global__ void pick_pixels_kernel(int64_t n, const __grid_constant__ picked_pixels<T> a)
 {
     for (int64_t i = thread_of_grid(); i < n; i += threads_of_grid()) {
