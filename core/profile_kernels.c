@@ -15,7 +15,7 @@ static double strided_bytes(const wf_strided *a)
     return count * (double)wf_dtype_size(a->dtype);
 }
 
-/* A dimension with a stride of 0 is read or written once. */
+/* A dimension with a stride of 0 is read or written once: the cache has it afterwards. */
 static double held_bytes(const wf_strided *a)
 {
     double count = 1;
@@ -29,7 +29,8 @@ static double fold_bytes(const wf_fold_args *a)
     return held_bytes(a->a) + held_bytes(a->b) + held_bytes(a->c) + held_bytes(a->y);
 }
 
-/* A multiplication and an addition for each weight of a filter and each element of y. */
+/* A multiplication and an addition for each weight of a filter and each element of y. The same in all three directions;
+ * minimal filtering does fewer, and may seem faster than the processor is. */
 static double conv_flops(const wf_conv_args *a)
 {
     const double filters = (double)a->w->shape.dim[0];
@@ -42,7 +43,7 @@ static double matmul_flops(const wf_matmul_args *a)
     return 2 * (double)c.dim[0] * (double)c.dim[1] * (double)a->a->shape.dim[a->a_transposed ? 0 : 1];
 }
 
-/* Two products of T x S, five backward; of what a causal mask hides, too. */
+/* Two products of T x S, five backward; of what a causal mask hides, too: models are compared by this number. */
 static double attention_flops(const wf_attention_args *a)
 {
     const wf_attention_sizes z = wf_attention_sizes_of(a);
@@ -76,6 +77,7 @@ static double stack_flops(const wf_matmul_stack_args *a)
     return 2 * (double)wf_stack_count(s) * (double)s->m * (double)s->n * (double)s->k;
 }
 
+/* Bytes by what the device's kernels read, not by what the slot names. */
 static double norm_bytes(const wf_ctx *ctx, const wf_norm_args *a)
 {
     /* The cuda filling finds the sign of y from x where it can, the cpu filling in f32 if the caller
@@ -96,6 +98,7 @@ static double optim_bytes(wf_dtype dtype, int64_t segments, const wf_optim_segme
     return bytes;
 }
 
+/* Only the outermost kernel is recorded: what it calls is part of its time. */
 static void done(wf_profile *p, const char *name, int64_t start_ns, double flops, double bytes)
 {
     if (--p->depth > 0)
@@ -105,7 +108,8 @@ static void done(wf_profile *p, const char *name, int64_t start_ns, double flops
         &(wf_profile_event){.start_ns = start_ns, .end_ns = wf_profile_clock(), .flops = flops, .bytes = bytes});
 }
 
-/* The slot of this name, with these parameters and arguments. */
+/* The slot of this name, with these parameters and arguments. The clock is read for the outermost call; those inside
+ * only count the depth. */
 #define TIMED(slot, parameters, arguments, flops, bytes)                                                               \
     static wf_status timed_##slot parameters                                                                           \
     {                                                                                                                  \
@@ -117,6 +121,7 @@ static void done(wf_profile *p, const char *name, int64_t start_ns, double flops
     }
 #define TIMED_ARGS(slot, type, flops, bytes) TIMED(slot, (wf_ctx * ctx, const type *a), (ctx, a), flops, bytes)
 
+/* A conversion counts each side in its own type. */
 TIMED(copy, (wf_ctx * ctx, const wf_strided *src, const wf_strided *dst, bool accumulate), (ctx, src, dst, accumulate),
       0, strided_bytes(src) + (accumulate ? 2 : 1) * strided_bytes(dst))
 TIMED(fill, (wf_ctx * ctx, const wf_array *y, double value), (ctx, y, value), 0, bytes_of(y))
@@ -209,6 +214,8 @@ TIMED(optim_update,
        const wf_optim_segment *segment),
       (ctx, kind, hyper, dtype, segments, segment), 0, optim_bytes(dtype, segments, segment))
 
+/* A slot that is not taken over is the device's own, untimed: forgetting one loses a row of the profile and breaks
+ * nothing. */
 #define TAKE(slot) table->slot = timed_##slot
 
 /* Activations, functions of rows, attention, losses. */

@@ -1,6 +1,7 @@
-/* The two error records of a thread, the last error and the pending one, and the end of a program by WF_MUST.
- * Everything that can fail calls it. The library itself never ends the process here: only WF_MUST, which the program
- * writes, does. */
+/* The two error records of a thread, the last error and the pending one, and the end of a program by WF_MUST. The last
+ * error is what the call that just failed says. The pending one is the first NULL that none has looked at yet, so that
+ * a chain of calls may be checked at its end. The library itself never ends the process here: only WF_MUST, which the
+ * program writes, does. */
 #include "core/status_author.h"
 
 #include <stdarg.h>
@@ -49,6 +50,7 @@ const char *wf_error_trail(void)
     return last.code == WF_OK ? "" : last.trail;
 }
 
+/* The texts stay, and are not shown without a code. */
 void wf_error_clear(void)
 {
     last.code = WF_OK;
@@ -61,6 +63,8 @@ void wf_error_save(wf_status *code, char *message, size_t size)
     snprintf(message, size, "%s", last.code == WF_OK ? "" : last.message);
 }
 
+/* Errors of work in the background, or of a trial that may fail: they are swapped in while it runs, so that it never
+ * touches the program's. */
 wf_errors *wf_errors_new(void)
 {
     return calloc(1, sizeof(wf_errors));
@@ -87,6 +91,7 @@ void wf_errors_swap(wf_errors *kept)
     swap(&pending, &kept->pending);
 }
 
+/* A full trail is cut, never overrun. */
 static void add_frame(const char *file, int line, const char *function)
 {
     const size_t used = strlen(last.trail);
@@ -109,8 +114,10 @@ wf_status wf_error_set(wf_status code, const char *file, int line, const char *f
     return code;
 }
 
+/* A status without a record (a callback of the program may have made it) gets one here. */
 wf_status wf_error_frame(wf_status status, const char *file, int line, const char *function)
 {
+    /* Another code than the last one is another error, whose trail would be misleading. */
     if (last.code == status)
         add_frame(file, line, function);
     else
@@ -118,6 +125,7 @@ wf_status wf_error_frame(wf_status status, const char *file, int line, const cha
     return status;
 }
 
+/* The first failure is kept: those after it are mostly its consequences. */
 void *wf_error_null(void)
 {
     if (pending.code == WF_OK)
@@ -132,6 +140,7 @@ wf_status wf_error_pending(void)
     return pending.code;
 }
 
+/* A NULL that was handed in: its cause is pending, or the program passed NULL itself. */
 wf_status wf_error_take(const char *what, const char *file, int line)
 {
     if (pending.code == WF_OK)
@@ -172,6 +181,7 @@ void wf_must_set_handler(wf_must_handler handler)
     must_handler = handler;
 }
 
+/* Calls the hook of the communication, if there is one, so that no other rank waits for this one. */
 static void must_default(wf_status status, const char *file, int line, const char *expression)
 {
     /* One write, so that lines of several ranks do not mix. */

@@ -13,7 +13,8 @@ static bool empty(const wf_array *a)
 }
 
 /* Pads at the end that give the same output, since the last stride may leave some of the input over: equal to those at
- * the start where that is possible (few engines take others), and without cropping. */
+ * the start where that is possible (few engines take others), and without cropping. All pads of [least, most] give
+ * outputs of this length. */
 static wf_conv_geom settled(const wf_conv_geom *geom, const wf_array *x, const wf_array *y)
 {
     wf_conv_geom g = *geom;
@@ -41,7 +42,8 @@ static bool plain(const wf_conv_geom *g)
     return true;
 }
 
-/* One dimension is put before cuDNN as two, of which the first has length 1. */
+/* One dimension is put before cuDNN as two, of which the first has length 1: engines take images of two or three. The
+ * key is compared as bytes, so it is zeroed as a whole first. */
 static cuda_conv_key conv_key(wf_cuda_direction direction, const wf_conv_geom *g,
                               const wf_array *const array[CUDA_ROLES])
 {
@@ -81,7 +83,8 @@ typedef struct call {
     bool added;               /* the result is added to what is there */
 } call;
 
-/* A copy of x with its padding, or without what is cropped, and the part that both have. */
+/* A copy of x with its padding, or without what is cropped, and the part that both have. cuDNN then sees a convolution
+ * without pads, which more engines take. */
 typedef struct frame {
     wf_array padded;
     wf_strided outer, inner; /* the part, in the copy (its data is set when there is a copy) and in x */
@@ -100,11 +103,13 @@ static size_t bytes_of(const wf_array *a)
     return (size_t)wf_array_count(a) * wf_dtype_size(a->dtype);
 }
 
+/* Pieces of the workspace begin where an allocation of CUDA would. */
 static size_t rounded(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
 }
 
+/* A negative pad crops x: the part begins inside it. A positive one begins inside the copy. */
 static frame frame_of(const wf_conv_geom *g, const wf_array *x)
 {
     frame f = {.padded = *x, .inner = wf_array_strided(x), .covers = true, .fills = true};
@@ -132,11 +137,13 @@ static frame frame_of(const wf_conv_geom *g, const wf_array *x)
 
 static wf_status into_frame(wf_ctx *ctx, const frame *f)
 {
+    /* Only the border of the copy needs zeros; it is filled as a whole, once a call. */
     if (!f->fills)
         WF_TRY(wf_cuda_fill(ctx, &f->padded, 0));
     return wf_cuda_copy(ctx, &f->inner, &f->outer, false);
 }
 
+/* dx outside the part was cropped from the convolution and has no gradient. */
 static wf_status out_of_frame(wf_ctx *ctx, const frame *f, const wf_array *x)
 {
     if (!f->covers)
@@ -152,6 +159,7 @@ static cuda_conv_key call_key(const call *c, const wf_conv_geom *geom, const wf_
         key.act = (int32_t)c->fused->act;
         key.slope = c->fused->act == WF_ACT_LEAKY_RELU ? (float)c->fused->slope : 0.0F;
     }
+    /* The result comes into the workspace first, and is added by a pass of its own: it is aligned as that is. */
     if (c->added)
         key.align[CUDA_W] = 16;
     key.wide = c->array[CUDA_W]->dtype != x->dtype;
@@ -188,7 +196,8 @@ static wf_status run_plan(const call *c, cuda_conv_plan *plan, frame *f, bool *d
     return wf_cuda_binary(ctx, &sum);
 }
 
-/* *done is false where no engine takes it. */
+/* *done is false where no engine takes it. A plan whose first run fails is replaced by the next candidate, or by none;
+ * so the loop ends with the candidates. */
 static wf_status run_key(const call *c, const cuda_conv_key *key, frame *f, bool *done)
 {
     *done = false;
@@ -211,6 +220,7 @@ static wf_status as_it_stands(const call *c, bool *done)
     return run_key(c, &key, NULL, done);
 }
 
+/* Only after `as_it_stands` has failed: the copy costs a pass over x. */
 static wf_status in_a_frame(const call *c, bool *done)
 {
     frame f = frame_of(&c->geom, c->array[CUDA_X]);
@@ -224,6 +234,7 @@ static wf_status in_a_frame(const call *c, bool *done)
     return run_key(c, &key, &f, done);
 }
 
+/* A user whose model is slow can learn why. */
 static void tell_slow(const call *c)
 {
     char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT];
@@ -262,6 +273,7 @@ static wf_status run_conv(const call *c)
  * taken where it was measured to be faster; else the gradient is rounded to 16 bits once, on the way. */
 static wf_status run_wide(const call *c)
 {
+    /* The measured choice knows the f32 result; without measurement no plan is found for it. */
     wf_ctx *const ctx = c->own->ctx;
     const wf_array *const w = c->array[CUDA_W];
     call narrow = *c;
@@ -272,6 +284,7 @@ static wf_status run_wide(const call *c)
         return WF_OK;
     rounded.dtype = c->array[CUDA_X]->dtype;
     const size_t bytes = bytes_of(&rounded);
+    /* From the pool, not the workspace: run_conv uses that itself. */
     WF_TRY(wf_pool_take(ctx, bytes, &rounded.data));
     narrow.array[CUDA_W] = &rounded;
     narrow.added = false;
@@ -283,6 +296,7 @@ static wf_status run_wide(const call *c)
     return status;
 }
 
+/* Epilogues are fused only as it stands: in a frame the gradient of x would be padded. */
 static wf_status run_fused(const call *plain_call, const wf_array *bias, const wf_epilogue *epilogue, bool *done)
 {
     call c = *plain_call;
@@ -296,10 +310,12 @@ static wf_status activations(call *c, const wf_array *bias, const wf_epilogue *e
 {
     wf_ctx *const ctx = c->own->ctx;
     const bool noisy = epilogue && epilogue->noise != 0, active = epilogue && epilogue->act != WF_ACT_NONE;
+    /* An empty bias belongs to no filter. */
     const wf_array *const added = bias && !empty(bias) ? bias : NULL;
     const bool follows = added || active || noisy,
                any = !empty(c->array[CUDA_W]) && !empty(c->array[CUDA_X]) && !empty(c->array[CUDA_Y]);
     bool done = false;
+    /* No filter or no pixel: a sum of nothing, but bias and activation still follow. */
     if (!any)
         WF_TRY(wf_cuda_fill(ctx, to, 0));
     /* Fused first, as one graph; if no engine has it, the convolution and then bias and activation in one pass. */
@@ -341,11 +357,13 @@ wf_status wf_cuda_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     c.added = args->accumulate;
     if (!empty(dw) && !empty(x) && !empty(dy))
         WF_TRY(dw->dtype == x->dtype ? run_conv(&c) : run_wide(&c));
+    /* No sample: the gradient is 0, and adding it changes nothing. */
     else if (!empty(dw) && !args->accumulate)
         WF_TRY(wf_cuda_fill(ctx, dw, 0));
     return dbias && !empty(dbias) ? wf_cuda_bias_backward(ctx, dy, dbias, args->accumulate) : WF_OK;
 }
 
+/* Measurements for tools alone, outside of the cache of plans. */
 wf_status wf_cuda_conv_best(wf_ctx *ctx, wf_cuda_direction direction, const wf_conv_args *args, double *ms)
 {
     call c;

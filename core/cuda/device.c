@@ -39,6 +39,8 @@ int wf_cuda_device_count(void)
     return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? count : 1;
 }
 
+/* While other ranks may fail, `waiting` looks for it at each turn: a rank that waits for a kernel which waits for a
+ * dead peer does not hang. */
 wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
 {
     int64_t since = 0;
@@ -63,6 +65,7 @@ wf_status wf_cuda_wait_stream(wf_cuda *own, cudaStream_t stream)
     return wf_cuda_wait(own, own->finished);
 }
 
+/* Kernels report a label out of range here; `claim` lets the first of them write, `label` is what the host reads. */
 static wf_status make_label(wf_cuda *own)
 {
     void *label, *claim;
@@ -75,6 +78,7 @@ static wf_status make_label(wf_cuda *own)
     return WF_OK;
 }
 
+/* Page-locked pieces for copies of pageable memory, with an event each that says when a piece is free. */
 static wf_status make_stages(wf_cuda *own)
 {
     for (int i = 0; i < CUDA_STAGES; i++) {
@@ -100,6 +104,7 @@ static wf_status make_state(wf_cuda *own)
     return make_label(own);
 }
 
+/* At the first use, so that a context on a machine without a device can be made and used on the host. */
 static wf_status open_device(wf_ctx *ctx, int ordinal)
 {
     wf_cuda *const own = calloc(1, sizeof *own);
@@ -127,6 +132,7 @@ wf_status wf_cuda_here(wf_ctx *ctx, wf_cuda **own)
     return WF_OK;
 }
 
+/* Occupancy costs a call of the driver; kernels are few, so answers are kept. A full table only means asking again. */
 wf_status wf_cuda_fit(wf_cuda *own, const void *kernel, int threads, int *blocks)
 {
     const size_t home = (size_t)((uintptr_t)kernel >> 4) % CUDA_FITS;
@@ -158,6 +164,7 @@ wf_status wf_cuda_device_choose(wf_ctx *ctx, int ordinal)
     return own ? WF_OK : open_device(ctx, ordinal);
 }
 
+/* Ranks compare identities to find out which of them share a device. */
 wf_status wf_cuda_device_identity(wf_ctx *ctx, char identity[WF_DEVICE_IDENTITY])
 {
     wf_cuda *own;
@@ -213,6 +220,7 @@ void wf_cuda_device_close(wf_ctx *ctx)
     ctx->device_own = NULL;
 }
 
+/* NULL is the context's own stream. */
 static cudaStream_t stream_of(const wf_cuda *own, wf_stream *stream)
 {
     return stream ? (cudaStream_t)(void *)stream : own->own;
@@ -239,6 +247,7 @@ void wf_cuda_stream_free(wf_ctx *ctx, wf_stream *stream)
         return;
     const cudaStream_t gone = stream_of(own, stream);
     cudaSetDevice(own->ordinal);
+    /* A stream may still work on its workspace. */
     const bool quiet = wf_cuda_wait_stream(own, gone) == WF_OK;
     for (int i = 0; i < CUDA_STREAMS; i++)
         if (own->workspace[i].stream == gone) {
@@ -253,6 +262,7 @@ void wf_cuda_stream_free(wf_ctx *ctx, wf_stream *stream)
     cudaStreamDestroy(gone);
 }
 
+/* All kernels of this context go to this stream from now on. */
 wf_status wf_cuda_stream_use(wf_ctx *ctx, wf_stream *stream)
 {
     wf_cuda *own;
@@ -261,6 +271,7 @@ wf_status wf_cuda_stream_use(wf_ctx *ctx, wf_stream *stream)
     return WF_OK;
 }
 
+/* Waits on the host, and while a step is captured there is nothing to wait for. */
 wf_status wf_cuda_stream_finish(wf_ctx *ctx, wf_stream *stream)
 {
     wf_cuda *own;
@@ -293,6 +304,7 @@ wf_status wf_cuda_event_record(wf_ctx *ctx, wf_event *event, wf_stream *stream)
     return WF_OK;
 }
 
+/* The device waits, not the host. */
 wf_status wf_cuda_event_wait(wf_ctx *ctx, wf_event *event, wf_stream *stream)
 {
     wf_cuda *own;

@@ -1,5 +1,6 @@
 /* From a convolution to a plan of cuDNN's graph API: tensors, operations, graph, engine, plan. Called by dnn_plan.c and
- * dnn_tune.c. A status of cuDNN is no error here: an engine that refuses is followed by the next. */
+ * dnn_tune.c. A status of cuDNN is no error here: an engine that refuses is followed by the next. Every descriptor that
+ * is made is in a list of items, which frees it. */
 #include "core/cuda/dnn_impl.h"
 
 #include "core/config_author.h"
@@ -73,13 +74,14 @@ static cudnnDataType_t arithmetic_of(const cuda_conv_key *key)
     return key->dtype == WF_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
 }
 
-/* Dense, channels-last. */
+/* Dense, channels-last. `inner`: passed from one operation to the next, and never in memory. */
 static descriptor tensor(build *b, int64_t uid, cudnnDataType_t type, int32_t align, int rank, const int64_t *dim,
                          bool inner)
 {
     int64_t stride[2 + WF_MAX_SPATIAL], step = dim[1];
     const int64_t alignment = align;
     const descriptor d = make_descriptor(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    /* Spatial dimensions from the last one outwards; channels, dimension 1, are the innermost of all. */
     for (int i = rank - 1; i >= 2; i--) {
         stride[i] = step;
         step *= dim[i];
@@ -97,6 +99,7 @@ static descriptor tensor(build *b, int64_t uid, cudnnDataType_t type, int32_t al
     return d;
 }
 
+/* The shape of an array as cuDNN orders it: samples (or filters), channels, space. */
 static void dims_of(const cuda_conv_key *key, cuda_role role, int64_t dim[2 + WF_MAX_SPATIAL])
 {
     const int64_t *const length = role == CUDA_X ? key->in : role == CUDA_W ? key->kernel : key->out;
@@ -123,7 +126,7 @@ static descriptor geometry(build *b, const cuda_conv_key *key)
     return d;
 }
 
-/* The names that each direction has for the same things. */
+/* The names that each direction has for the same things: x, w and y in the order of their roles. */
 static const struct names {
     cudnnBackendDescriptorType_t operation;
     cudnnBackendAttributeName_t alpha, beta, geometry, array[CUDA_B];
@@ -202,6 +205,7 @@ static int epilogue(build *b, const cuda_conv_key *key, const int64_t *dim, desc
     const bool active = key->act != WF_ACT_NONE;
     const int rank = key->nd + 2;
     int count = 0;
+    /* A key without a bias has no alignment of one. */
     if (key->align[CUDA_B] != 0) {
         const int64_t along[2 + WF_MAX_SPATIAL] = {1, dim[1], 1, 1, 1};
         const descriptor bias =
@@ -254,7 +258,8 @@ static descriptor graph_of(build *b, const cuda_conv_key *key)
 }
 
 /* What an engine's notes say: whether it computes as is asked (sums in f32, inputs as they are, tf32 only where it is
- * allowed), and whether it is compiled when its plan is made, which takes seconds. */
+ * allowed), and whether it is compiled when its plan is made, which takes seconds. An engine that says nothing is not
+ * taken. */
 static bool allowed(descriptor engine, const cuda_conv_key *key, bool *compiled)
 {
     const wf_config *const config = wf_config_get();
@@ -310,7 +315,8 @@ static bool config_allowed(descriptor config, const cuda_conv_key *key, bool *co
     return fits;
 }
 
-/* Configurations that one mode of the heuristics names, the best first, made anew at `config`. */
+/* Configurations that one mode of the heuristics names, the best first, made anew at `config`. The caller destroys
+ * those that it does not use. */
 static int ask(descriptor graph, cudnnBackendHeurMode_t mode, descriptor config[CUDA_CANDIDATES])
 {
     cuda_items items = {.count = 0};
@@ -331,6 +337,7 @@ static int ask(descriptor graph, cudnnBackendHeurMode_t mode, descriptor config[
     if (b.status == CUDNN_STATUS_SUCCESS && made > 0)
         b.status = cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made,
                                             &given, config);
+    /* cuDNN may give fewer than it promised; the rest goes back. */
     const int kept = b.status == CUDNN_STATUS_SUCCESS ? (int)(given < made ? given : made) : 0;
     while (made > kept)
         cudnnBackendDestroyDescriptor(config[--made]);
@@ -338,6 +345,7 @@ static int ask(descriptor graph, cudnnBackendHeurMode_t mode, descriptor config[
     return kept;
 }
 
+/* An engine that wants more would take memory that the model needs. */
 static const size_t most_workspace = (size_t)1 << 30;
 
 /* Returns true if the engine accepts the configuration, which cuDNN only says when a plan is finalised. */
@@ -363,6 +371,7 @@ static bool accept(cudnnHandle_t handle, descriptor config, cuda_conv_plan *plan
     return true;
 }
 
+/* A graph that cannot be built has no candidates: the search is then empty, not an error. */
 void wf_cuda_search_open(cudnnHandle_t handle, const cuda_conv_key *key, cuda_search *search)
 {
     *search = (cuda_search){.handle = handle, .key = key};
@@ -379,6 +388,7 @@ static bool ask_more(cuda_search *s)
     static const cudnnBackendHeurMode_t modes[CUDA_MODES] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_INSTANT,
                                                              CUDNN_HEUR_MODE_FALLBACK};
     const bool named = s->count > 0;
+    /* A composed key asks mode A alone; and once an engine was found, no further mode is asked. */
     if (!s->graph || s->mode == (wf_cuda_key_composed(s->key) ? 1 : CUDA_MODES) || s->found > 0)
         return false;
     s->mode += named && s->mode == 1; /* INSTANT only where mode A has nothing to say */
@@ -393,7 +403,8 @@ static bool take_config(cuda_search *s, int compiled_left, cuda_conv_plan *plan)
 {
     const descriptor config = s->config[s->at++];
     bool compiled = false;
-    /* The number of a candidate over all modes: a search that goes on after a failed run begins behind it. */
+    /* The number of a candidate over all modes: a search that goes on after a failed run begins behind it. place counts
+     * through all modes, so that `from` means the same in a second search. */
     const int place = (s->mode - 1) * CUDA_CANDIDATES + s->at - 1;
     const bool taken = place >= s->from && config_allowed(config, s->key, &compiled) &&
                        (!compiled || compiled_left > 0) && accept(s->handle, config, plan);
@@ -454,7 +465,7 @@ void wf_cuda_plan_drop(cuda_conv_plan *plan)
 }
 
 /* Returns the pack of these arrays, in place of the oldest one if there is none; its `pack` is NULL where cuDNN refuses
- * it. */
+ * it. Buffers of a model come back in each step, so packs are found again. */
 static cuda_pack *pack_of(cudnnHandle_t handle, cuda_conv_plan *plan, void *const data[CUDA_ROLES], void *workspace,
                           cudnnStatus_t *status)
 {

@@ -1,5 +1,6 @@
 /* The handles of a context, and its cache of convolution plans. A plan is found by its key and made at the first use of
- * a shape; what no engine takes is remembered as well. */
+ * a shape; what no engine takes is remembered as well. Models of changing shapes do not fill the memory: beyond
+ * WF_PLANS_MOST the oldest plan goes. */
 #include "core/cuda/dnn_impl.h"
 
 #include "core/captured_author.h"
@@ -62,7 +63,7 @@ static void plan_free(wf_cuda *own, cuda_conv_plan *plan)
 }
 
 /* Frees the plan that was not used for the longest time, once the device is done with it. What a captured step replays
- * stays, and while one is captured the host cannot wait. */
+ * stays, and while one is captured the host cannot wait: then the cache grows. */
 static wf_status drop_oldest_plan(wf_cuda *own)
 {
     cuda_conv_plan **oldest = NULL;
@@ -114,6 +115,7 @@ void wf_cuda_plan_build_timed(wf_cuda *own, int from, cuda_conv_plan *plan)
     own->ctx->planning_ns += wf_profile_clock() - start;
 }
 
+/* Without measurement, composed keys are not built unless an engine is ready made: the caller has the two passes. */
 static wf_status plan_new(wf_cuda *own, const cuda_conv_key *key, cuda_conv_plan **out)
 {
     cuda_conv_plan *const plan = wf_calloc(own->ctx, 1, sizeof *plan);
@@ -140,6 +142,7 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
     if (!found) {
         WF_TRY(drop_oldest_plan(own));
         const wf_status status = plan_new(own, key, &found);
+        /* A failure is not remembered, so the next call asks again. */
         if (status != WF_OK) {
             free(found);
             return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -149,6 +152,7 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
         dnn->convolutions++;
         own->ctx->plans++;
     }
+    /* A count, not a time: only the order matters. */
     found->used = ++dnn->uses;
     found->captured = found->captured || wf_ctx_capturing(own->ctx);
     /* An entry without a plan says that no engine takes this key; it is not asked for again. */
@@ -156,6 +160,7 @@ wf_status wf_cuda_plan_find(wf_cuda *own, const cuda_conv_key *key, cuda_conv_pl
     return WF_OK;
 }
 
+/* A handle works on one stream at a time; setting it is a call, so it is made only when the stream has changed. */
 wf_status wf_cuda_dnn_stream(wf_cuda *own)
 {
     wf_cuda_dnn *const dnn = own->dnn;
@@ -173,8 +178,10 @@ wf_status wf_cuda_plan_run(wf_cuda *own, cuda_conv_plan *plan, void *const data[
     WF_TRY(wf_cuda_dnn_stream(own));
     const cudnnStatus_t status = wf_cuda_plan_put(handle, plan, data, workspace);
     *done = status == CUDNN_STATUS_SUCCESS;
+    /* A plan that has run once does not fail for its shape: the error is the device's. */
     if (!*done && plan->ran)
         TRY_DNN(status);
+    /* An engine may refuse only when it runs: the next candidate takes its place, for this and all later calls. */
     if (!*done) {
         wf_log_write(WF_LOG_DEBUG, "cuDNN: candidate %d fails in its first run: %s", plan->candidate,
                      cudnnGetErrorString(status));
@@ -197,6 +204,7 @@ wf_dtype wf_cuda_key_dtype(const cuda_conv_key *key, cuda_role role)
     return key->wide && role == wf_cuda_key_result(key) ? WF_F32 : (wf_dtype)key->dtype;
 }
 
+/* As many bytes as the dense arrays of a call with this key, to be measured with. */
 size_t wf_cuda_key_bytes(const cuda_conv_key *key, cuda_role role)
 {
     const int64_t *const length = role == CUDA_X ? key->in : role == CUDA_W ? key->kernel : key->out;

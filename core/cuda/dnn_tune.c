@@ -1,9 +1,11 @@
 /* Choice of an engine by measurement, on arrays of its own: those of the call may be in use, or not there yet. Only
- * with WEFT_AUTOTUNE, and never while a step is captured. */
+ * with WEFT_AUTOTUNE, and never while a step is captured. Ranks measure for themselves, so they may choose different
+ * engines; results then differ by rounding. */
 #include "core/cuda/dnn_impl.h"
 
 #include "core/profile_author.h"
 
+/* The first run pays for loading the kernel. Compiled engines take seconds each to make, so only a few are tried. */
 enum { WARM = 1, TIMED = 5, ENGINES = 12, MOST_COMPILED = 2 };
 
 typedef struct trial {
@@ -17,6 +19,7 @@ static wf_status trial_open(trial *t, const cuda_conv_key *key)
 {
     static const wf_random numbers = {.seed = 1, .stream = 2};
     for (int r = 0; r < CUDA_ROLES; r++) {
+        /* The key has no bias. */
         if (r == CUDA_B && key->align[CUDA_B] == 0)
             continue;
         t->bytes[r] = wf_cuda_key_bytes(key, (cuda_role)r);
@@ -35,6 +38,7 @@ static wf_status trial_open(trial *t, const cuda_conv_key *key)
     return WF_OK;
 }
 
+/* The pool waits for the stream before it hands memory to another. */
 static void trial_close(trial *t)
 {
     for (int r = 0; r < CUDA_ROLES; r++)
@@ -51,6 +55,7 @@ typedef struct second {
     void *narrow;             /* where the first pass puts what the second one converts */
 } second;
 
+/* A dense array of the role's size, whatever its shape: the passes that are measured read every element once. */
 static wf_array flat(const cuda_conv_key *key, cuda_role role, wf_dtype dtype, void *data)
 {
     const size_t size = wf_dtype_size(wf_cuda_key_dtype(key, role));
@@ -58,6 +63,7 @@ static wf_array flat(const cuda_conv_key *key, cuda_role role, wf_dtype dtype, v
     return (wf_array){.data = data, .dtype = dtype, .shape = shape};
 }
 
+/* What the caller would do after a plan without the fused part, so that both ways are compared by their whole time. */
 static wf_status second_pass(const trial *t, const second *then)
 {
     const cuda_conv_key *const key = then->key;
@@ -75,7 +81,8 @@ static wf_status second_pass(const trial *t, const second *then)
     return wf_cuda_bias_epilogue(t->own->ctx, key->align[CUDA_B] ? &bias : NULL, &act, &y);
 }
 
-/* The shortest of some runs, in milliseconds; below 0 where the engine fails. */
+/* The shortest of some runs, in milliseconds; below 0 where the engine fails. The shortest, since whatever else runs on
+ * the device only adds. */
 static wf_status trial_run(const trial *t, cuda_conv_plan *plan, const second *then, float *best)
 {
     cudnnHandle_t const handle = t->own->dnn->cudnn;
@@ -104,7 +111,7 @@ static wf_status trial_run(const trial *t, cuda_conv_plan *plan, const second *t
     return WF_OK;
 }
 
-/* Moves what cuDNN knows a plan by. */
+/* Moves what cuDNN knows a plan by. The key and the place in the cache stay with `to`. */
 static void plan_move(cuda_conv_plan *to, cuda_conv_plan *from)
 {
     wf_cuda_plan_drop(to);
@@ -127,6 +134,7 @@ static wf_status fastest(const trial *t, cuda_conv_plan *plan, float *least)
     *least = -1;
     wf_cuda_search_open(t->own->dnn->cudnn, &plan->key, &search);
     for (int i = 0; i < ENGINES && status == WF_OK; i++) {
+        /* `now` owns a plan until it turns out to be the fastest; then `plan` does. */
         cuda_conv_plan now = {.key = plan->key};
         float ms = -1;
         if (!wf_cuda_search_next(&search, compiled, &now))
@@ -154,6 +162,7 @@ static wf_status two_passes(const trial *t, const cuda_conv_key *key, float *ms)
     first.align[CUDA_B] = 0;
     first.wide = 0;
     *ms = -1;
+    /* Found by the cache, so measured as well, once. */
     WF_TRY(wf_cuda_plan_find(t->own, &first, &plan));
     if (!plan)
         return WF_OK;
@@ -173,6 +182,7 @@ static wf_status try_all(wf_cuda *own, cuda_conv_plan *plan, float *ms)
     wf_status status = trial_open(&t, &plan->key);
     if (status == WF_OK)
         status = fastest(&t, plan, ms);
+    /* Only composed keys can be computed in two passes. */
     if (status == WF_OK && plan->plan && wf_cuda_key_composed(&plan->key))
         status = two_passes(&t, &plan->key, &two);
     /* If two passes are as fast, the fused plan is not kept: the caller then takes the two passes at once. */
@@ -187,7 +197,7 @@ wf_status wf_cuda_plan_tune(wf_cuda *own, cuda_conv_plan *plan)
     enum cudaStreamCaptureStatus capture;
     float ms;
     TRY_CUDA(cudaStreamIsCapturing(own->stream, &capture));
-    /* A stream that is being captured cannot be waited for. */
+    /* A stream that is being captured cannot be waited for, so the first choice of the heuristics is taken. */
     if (capture != cudaStreamCaptureStatusNone) {
         wf_cuda_plan_build_timed(own, 0, plan);
         return WF_OK;

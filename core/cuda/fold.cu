@@ -4,12 +4,14 @@
 
 #include <stdlib.h>
 
-/* Numbers of elements of some of the dimensions, outermost first, and the steps of a, b, c and y along them. */
+/* Numbers of elements of some of the dimensions, outermost first, and the steps of a, b, c and y along them. An array
+ * that is not there has steps of 0 and is never read. */
 struct fold_walk {
     int64_t n;
     divider dim[WF_MAX_RANK]; /* 1s in front */
     int64_t step[WF_MAX_RANK][4];
 
+    /* Adds the places of element i to `at`, so that the places of a kept and of a folded element add up. */
     __device__ void place(int64_t i, int64_t at[4]) const
     {
 #pragma unroll
@@ -23,6 +25,7 @@ struct fold_walk {
     }
 };
 
+/* One term. The operations are those of wf_fold_op; x, y and z here are a, b and c there. */
 template <class T> struct fold_terms {
     wf_fold_op op;
     double alpha, beta;
@@ -42,6 +45,7 @@ template <class T> struct fold_terms {
         case WF_FOLD_DIV:
             return (W)alpha * x / y;
         case WF_FOLD_MULDIV:
+            /* The gradient of a quotient. */
             return (W)alpha * x * y / z;
         case WF_FOLD_WHERE:
             return z != 0 ? x : y;
@@ -52,6 +56,7 @@ template <class T> struct fold_terms {
         case WF_FOLD_PRELU:
             return x < 0 ? x * y : x;
         case WF_FOLD_PRELU_X:
+            /* At 0 the slope applies, as in PyTorch. */
             return y <= 0 ? x * z : x;
         default: /* WF_FOLD_PRELU_SLOPE */
             return y < 0 ? x * y : (W)0;
@@ -59,6 +64,7 @@ template <class T> struct fold_terms {
     }
 };
 
+/* y is one of two walks' sum: kept dimensions number its elements, folded ones their terms. */
 template <class T> struct fold_arrays {
     fold_walk kept, folded;
     fold_terms<T> terms;
@@ -78,6 +84,8 @@ template <class T> __device__ inline void fold_put(const fold_arrays<T> &f, int6
 template <class T> __global__ void fold_kernel(const __grid_constant__ fold_arrays<T> f)
 {
     const int64_t step = threads_of_grid(), block = (f.folded.n + f.parts - 1) / f.parts;
+    /* Blocks of terms are cut by their number alone, so a sum's order depends only on the shape and the device's
+     * size. */
     for (int64_t i = thread_of_grid(); i < f.kept.n * f.parts; i += step) {
         const int64_t p = i / f.kept.n, e = i - p * f.kept.n;
         const int64_t end = (p + 1) * block < f.folded.n ? (p + 1) * block : f.folded.n;
@@ -119,6 +127,7 @@ template <class T> __global__ void fold_rows_kernel(const __grid_constant__ fold
     }
 }
 
+/* The parts of a sum in their order. */
 template <class T> __global__ void fold_join_kernel(const __grid_constant__ fold_arrays<T> f)
 {
     for (int64_t e = thread_of_grid(); e < f.kept.n; e += threads_of_grid()) {
@@ -131,7 +140,8 @@ template <class T> __global__ void fold_join_kernel(const __grid_constant__ fold
     }
 }
 
-/* The dimensions of y whose step is 0 (or is not), outermost first by the steps of the inputs. */
+/* The dimensions of y whose step is 0 (or is not), outermost first by the steps of the inputs: neighbouring threads
+ * then read neighbours. */
 static fold_walk walk_of(const wf_fold_args *args, bool folded, int64_t *inner_step)
 {
     const wf_strided *const of[4] = {args->a, args->b, args->c, args->y};
@@ -140,6 +150,7 @@ static fold_walk walk_of(const wf_fold_args *args, bool folded, int64_t *inner_s
     fold_walk w = {};
     w.n = 1;
     for (int d = 0; d < args->y->rank; d++) {
+        /* A dimension of length 1 is kept, whatever its step: it adds no term. */
         if ((args->y->stride[d] == 0 && args->y->dim[d] != 1) != folded)
             continue;
         w.n *= args->y->dim[d];
@@ -147,6 +158,7 @@ static fold_walk walk_of(const wf_fold_args *args, bool folded, int64_t *inner_s
         for (int o = 0; o < 4; o++)
             if (of[o] && of[o]->stride[d] > step)
                 step = of[o]->stride[d];
+        /* By insertion, since the rank is small. */
         int k = rank++;
         for (; k > 0 && most[k - 1] < step; k--) {
             most[k] = most[k - 1];
@@ -165,6 +177,8 @@ static fold_walk walk_of(const wf_fold_args *args, bool folded, int64_t *inner_s
     return w;
 }
 
+/* A few sums of many terms would leave most of the device idle: their terms are cut into parts, which a second kernel
+ * adds. */
 template <class T> static wf_status fold_sums(wf_cuda *own, fold_arrays<T> *f, bool rows)
 {
     const int64_t most = (int64_t)own->processors * 8, tasks = rows ? f->kept.n : ceil_div(f->kept.n, THREADS);
@@ -212,6 +226,7 @@ wf_status wf_cuda_fold(wf_ctx *ctx, const wf_fold_args *args)
         f.y = any_output{args->y->data, args->y->dtype};
         if (f.kept.n == 0)
             return (wf_status)WF_OK;
+        /* If the folded dimensions are the innermost, threads of a block share one sum and read side by side. */
         return fold_sums(own, &f, folded_step < kept_step);
     });
 }

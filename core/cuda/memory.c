@@ -14,6 +14,7 @@ static wf_status allowed(const wf_cuda *own, enum cudaStreamCaptureMode *mode)
     return WF_OK;
 }
 
+/* Called by the pool alone, for blocks that it keeps: cudaMalloc itself stops the device. */
 wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
     wf_cuda *own;
@@ -22,6 +23,7 @@ wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
     WF_TRY(wf_cuda_here(ctx, &own));
     WF_TRY(allowed(own, &mode));
     const cudaError_t error = cudaMalloc(data, bytes ? bytes : 1);
+    /* The exchange swaps the mode back. */
     WF_TRY(allowed(own, &mode));
     if (error != cudaSuccess)
         return wf_cuda_error(error, "cudaMalloc", __FILE__, __LINE__);
@@ -30,6 +32,7 @@ wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
 
 void wf_cuda_release(wf_ctx *ctx, void *data, size_t bytes)
 {
+    /* Without a context's device the driver finds the memory's own. */
     const wf_cuda *own = ctx->device_own; /* NULL once it was shut down: the pool comes last */
     if (own)
         cudaSetDevice(own->ordinal);
@@ -50,6 +53,7 @@ wf_status wf_cuda_pinned_alloc(wf_ctx *ctx, size_t bytes, void **data)
     return WF_OK;
 }
 
+/* Page-locked memory knows its device itself. */
 void wf_cuda_pinned_release(wf_ctx *ctx, void *data, size_t bytes)
 {
     cudaFreeHost(data);
@@ -63,6 +67,7 @@ static wf_status check_labels(wf_cuda *own)
         return WF_OK;
     const cuda_label bad = *own->label;
     own->label->filled = 0;
+    /* The claim is opened again, for the next bad label. */
     TRY_CUDA(cudaMemsetAsync(own->claim, 0, sizeof *own->claim, own->stream));
     static const char *const words[][2] = {[CUDA_LABEL] = {"label", "in row"},
                                            [CUDA_INDEX] = {"index", "in place"},
@@ -71,12 +76,14 @@ static wf_status check_labels(wf_cuda *own)
             words[bad.kind][1], (long long)bad.row, (long long)bad.classes);
 }
 
-/* Through two page-locked pieces in turn: one is filled while the other travels. */
+/* Through two page-locked pieces in turn: one is filled while the other travels. Returns when the caller may change
+ * `host`, not when the copy is over: later work of this stream finds it. */
 wf_status wf_cuda_to_device(wf_ctx *ctx, void *device, const void *host, size_t bytes)
 {
     wf_cuda *own;
     WF_TRY(wf_cuda_here(ctx, &own));
     WF_TRY(wf_cuda_not_capturing(own, "host memory is copied to the device"));
+    /* No piece and no event: the bytes go with the launch. */
     if (bytes <= CUDA_INLINE_BYTES)
         return wf_cuda_put(own, device, host, bytes);
     for (size_t at = 0, i = 0; at < bytes; at += CUDA_STAGE_BYTES, i = (i + 1) % CUDA_STAGES) {
@@ -89,6 +96,7 @@ wf_status wf_cuda_to_device(wf_ctx *ctx, void *device, const void *host, size_t 
     return WF_OK;
 }
 
+/* The next piece travels while the one before is copied to its place. */
 static wf_status fetch(wf_cuda *own, const void *device, size_t bytes, size_t at)
 {
     const size_t i = at / CUDA_STAGE_BYTES % CUDA_STAGES;
@@ -116,9 +124,11 @@ wf_status wf_cuda_to_host(wf_ctx *ctx, void *host, const void *device, size_t by
     }
     TRY_CUDA(cudaEventRecord(own->finished, own->stream));
     WF_TRY(wf_cuda_wait(own, own->finished));
+    /* The stream was waited for, so what its kernels have reported is complete. */
     return check_labels(own);
 }
 
+/* Both `begin` calls take page-locked memory, and the caller waits for an event before it touches it. */
 wf_status wf_cuda_to_device_begin(wf_ctx *ctx, void *device, const void *host, size_t bytes, wf_stream *stream)
 {
     wf_cuda *own;
@@ -146,6 +156,7 @@ static bool cannot_share(cudaError_t error)
            error == cudaErrorMapBufferObjectFailed || error == cudaErrorOperatingSystem || error == cudaErrorUnknown;
 }
 
+/* The pool's blocks are what cudaMalloc gave, so a handle names a whole block. */
 wf_status wf_cuda_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share)
 {
     wf_cuda *own;
@@ -186,7 +197,7 @@ void wf_cuda_unmap(wf_ctx *ctx, void *data)
 }
 
 /* The workspace of a stream; a free entry if it has none. Streams beyond the table have to share the last entry, which
- * then waits. */
+ * then waits. Kernels of one stream follow each other, so one workspace serves them all. */
 static wf_status find_workspace(wf_cuda *own, cuda_workspace **out)
 {
     int i = 0;
@@ -204,6 +215,7 @@ wf_status wf_cuda_workspace(wf_cuda *own, size_t bytes, void **data)
 {
     cuda_workspace *entry = NULL;
     WF_TRY(find_workspace(own, &entry));
+    /* Only grows: after a few steps every size was seen. */
     if (bytes > entry->bytes) {
         /* The graph would keep the address of the old block. */
         WF_TRY(wf_cuda_not_capturing(own, "workspace grows"));

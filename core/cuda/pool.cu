@@ -14,6 +14,7 @@ struct pool_window {
     int64_t taps;   /* of a whole window */
     double inverse; /* 1 / taps */
 
+    /* The first element that window o reads, in the coordinates of the unpadded input. */
     __device__ int64_t first(int d, int64_t o) const
     {
         return o * stride[d].d - pad[d];
@@ -33,13 +34,16 @@ struct pool_window {
     /* How many taps of window o along d the average counts. */
     __device__ int64_t counted(int d, int64_t o) const
     {
+        /* Without padding the average counts real elements; with it, those of the padded input, which ceil mode may cut
+         * short. */
         const int64_t from = first(d, o), stop = padded ? end[d] : least(in.extent[d], end[d]);
         if ((padded || from >= 0) && from + (kernel[d] - 1) * dilation[d].d < stop)
             return kernel[d];
         const int64_t lo = padded ? 0 : over(-from, dilation[d]);
         return most(0, least(kernel[d], over(stop - from, dilation[d])) - lo);
     }
-    /* What a window of n taps multiplies its sum with. */
+    /* What a window of n taps multiplies its sum with. A whole window needs no division: its share was divided on the
+     * host. */
     template <class W> __device__ W share(int64_t n) const
     {
         return n == taps ? (W)inverse : n > 0 ? 1 / (W)n : 0;
@@ -47,6 +51,8 @@ struct pool_window {
     /* Windows [lo, hi) along d whose first to last tap span input i. */
     __device__ void readers(int d, int64_t i, int64_t *lo, int64_t *hi) const
     {
+        /* A window reads i if its first tap is at or before it and its last at or behind it; with dilation, `touches`
+         * asks for the taps between. */
         const int64_t at = i + pad[d];
         *lo = over(at - (kernel[d] - 1) * dilation[d].d, stride[d]);
         *hi = i >= end[d] || at < 0 ? *lo : least(out.extent[d], stride[d].of(at) + 1);
@@ -63,7 +69,8 @@ struct pool_window {
     }
 };
 
-/* Windows of an adaptive pool, with what the kernels ask of a pool_window. */
+/* Windows of an adaptive pool, with what the kernels ask of a pool_window. Window o of the whole is [floor(o in / out),
+ * ceil((o + 1) in / out)), as in PyTorch. */
 struct adaptive_window {
     image in, out;
     int64_t in_lo[3], out_lo[3];
@@ -96,7 +103,8 @@ struct adaptive_window {
     {
         return 1 / (W)n;
     }
-    /* Windows and inputs read each other: o covers i where i covers o with lengths exchanged. */
+    /* Windows and inputs read each other: o covers i where i covers o with lengths exchanged. So the same two formulas
+     * give the readers. */
     __device__ void readers(int d, int64_t i, int64_t *lo, int64_t *hi) const
     {
         const int64_t at = (i + in_lo[d]) * outputs[d].d;
@@ -142,7 +150,8 @@ static void set_window(const wf_pool_geom *geom, const wf_array *x, const wf_arr
     }
 }
 
-/* The largest number of each channel so far and its pixel, or the sum so far. */
+/* The largest number of each channel so far and its pixel, or the sum so far. A NaN takes the place and keeps it; of
+ * equal numbers the first one does. */
 template <class T, int V, bool MAX> struct pooled {
     wide<T> value[V];
     int32_t place[V]; /* -1: none yet */
@@ -160,6 +169,7 @@ template <class T, int V, bool MAX> struct pooled {
         for (int k = 0; k < V; k++) {
             const wide<T> v = widen(raw.v[k]);
             if constexpr (MAX) {
+                /* The first number counts even if it is -infinity. */
                 const bool larger = place[k] < 0 || v > value[k] || (v != v && value[k] == value[k]);
                 value[k] = larger ? v : value[k];
                 place[k] = larger ? (int32_t)pixel : place[k];
@@ -170,6 +180,7 @@ template <class T, int V, bool MAX> struct pooled {
     }
 };
 
+/* Packs of x may be of more bytes than those of indices: V elements, whatever their size. */
 template <int V> __device__ inline void store_places(const int32_t *place, int32_t *index, int64_t i)
 {
     pack<int32_t, V> raw;
@@ -242,6 +253,7 @@ __global__ void __launch_bounds__(THREADS)
                 if (!w.touches(0, a, at[0]) || !w.touches(1, b, at[1]))
                     continue;
                 const int64_t row = ((sample * w.out.extent[0] + a) * w.out.extent[1] + b) * w.out.extent[2];
+                /* The average's share is counted once for the two outer dimensions. */
                 const int64_t n = MAX ? 1 : w.counted(0, a) * w.counted(1, b);
                 for (int64_t c = lo[2]; c < hi[2]; c++) {
                     if (!w.touches(2, c, at[2]))
@@ -265,6 +277,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* Channels in packs; indices need an alignment of their own. */
 static bool packable(const wf_array *a, const wf_array *b, const wf_array *index)
 {
     const int64_t width = 16 / (int64_t)wf_dtype_size(a->dtype);
