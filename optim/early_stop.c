@@ -1,5 +1,6 @@
 /* Early stopping: compares a mean over all ranks with the best one so far, so that all ranks stop at the same time.
- * Called by programs after an evaluation. It ends nothing itself. */
+ * Called by programs after an evaluation. It ends nothing itself. Its state goes into checkpoints
+ * (wf_early_stop_visit), so a run that goes on stops where it would have. */
 #include "optim/early_stop_impl.h"
 
 #include "comm/comm_author.h"
@@ -44,6 +45,7 @@ void wf_early_stop_free(wf_early_stop *stop)
     free(stop);
 }
 
+/* An improvement has to be larger than `least`; equal is no improvement. */
 static bool improves(const wf_early_stop *stop, double mean)
 {
     /* The first observation is better than none; a mean that is no number never is. */
@@ -52,6 +54,7 @@ static bool improves(const wf_early_stop *stop, double mean)
     return (stop->opts.larger ? mean - stop->best : stop->best - mean) > stop->opts.least;
 }
 
+/* For callers that have the mean already, as a study has. Local. */
 void wf_early_stop_take(wf_early_stop *stop, double mean, bool *better, bool *stops)
 {
     *better = improves(stop, mean);
@@ -66,7 +69,9 @@ wf_status wf_early_stop_observe(wf_early_stop *stop, double mean, double weight,
     WF_NEED(stop);
     const wf_status status =
         stops ? wf_evaluator_add(stop->evaluator, name, mean, weight) : wf_error_take("stops", __FILE__, __LINE__);
+    /* A rank with a wrong call tells the others, which would wait in the sum below. */
     WF_TRY(wf_comm_post_failure(stop->comm, status));
+    /* Every rank gets the same mean, so all take the same decision. */
     WF_TRY(wf_evaluator_finish(stop->evaluator));
     bool better;
     wf_early_stop_take(stop, wf_evaluator_mean(stop->evaluator, name), &better, stops);

@@ -20,6 +20,7 @@ static bool in_group(const wf_optim *optim, const wf_optim_group_entry *group, c
     return fnmatch(group->pattern, path + 1, 0) == 0 || fnmatch(group->pattern, path, 0) == 0;
 }
 
+/* Later groups win: each replaces what it says, and keeps what it leaves out. */
 void wf_groups_apply(const wf_optim *optim, const wf_param *param, wf_optim_slot *slot)
 {
     slot->grouped = false;
@@ -43,6 +44,7 @@ static wf_status check_number(const char *pattern, const char *field, double val
     return WF_OK;
 }
 
+/* Ranks compare their groups when wf_multi_node is made; one that is made later would differ unseen. */
 static wf_status check_group(const wf_optim *optim, const char *pattern, const wf_group_opts *opts)
 {
     WF_CHECK(!optim->distributed, WF_ERR_STATE,
@@ -77,6 +79,7 @@ wf_status wf_optim_group(wf_optim *optim, const char *pattern, wf_group_opts opt
     WF_NEED(optim);
     WF_NEED(pattern);
     WF_TRY(check_group(optim, pattern, &opts));
+    /* The pattern is copied: the caller's text may go. */
     wf_optim_group_entry entry = {.opts = opts};
     memcpy(entry.pattern, pattern, strlen(pattern) + 1);
     WF_TRY(find_params(optim, &entry));
@@ -91,6 +94,7 @@ wf_status wf_optim_group(wf_optim *optim, const char *pattern, wf_group_opts opt
     return WF_OK;
 }
 
+/* By its bits: WF_ZERO and 0 mean different things. */
 static uint64_t hash_number(uint64_t hash, double number)
 {
     uint64_t bits;
@@ -98,6 +102,7 @@ static uint64_t hash_number(uint64_t hash, double number)
     return wf_hash_u64(hash, bits);
 }
 
+/* What ranks and archives compare. */
 uint64_t wf_groups_hash(const wf_optim *optim)
 {
     uint64_t hash = wf_hash_u64(0, (uint64_t)optim->n_groups);
@@ -133,9 +138,11 @@ void wf_groups_text(const wf_optim *optim, char *text, size_t bytes)
 wf_status wf_groups_archive(const wf_optim *optim, wf_archive *archive)
 {
     const bool loading = wf_archive_loading(archive);
+    /* Without its lowest bit, so that it is never negative in the file. */
     const int64_t own = (int64_t)(wf_groups_hash(optim) >> 1);
     int64_t hash = own, n = optim->n_groups;
     char text[512];
+    /* An archive of before there were groups has none. */
     if (loading ? !wf_archive_has(archive, "groups") : n == 0)
         n = 0;
     else {

@@ -1,5 +1,5 @@
 /* The planner inside of a program that wf-plan has started: reads the request, measures, searches, prints, and writes
- * files. */
+ * files. The program calls wf_planner_answer with its own model, optimizer and shapes, and ends; it trains nothing. */
 #include "optim/planner/planner_impl.h"
 
 #include "comm/comm_author.h"
@@ -28,6 +28,7 @@ bool wf_planner_asks(void)
 /* --- the request: lines of KEY=VALUE, which wf-plan has checked -----------------------------------------------------
  */
 
+/* The last line of a key counts; without one the value is empty. */
 static const char *value_of(const char *text, const char *key, char value[TEXT])
 {
     const size_t length = strlen(key);
@@ -38,6 +39,7 @@ static const char *value_of(const char *text, const char *key, char value[TEXT])
     return value;
 }
 
+/* 0 where the key is missing: the same as "not given". */
 static double parse_number(const char *text, const char *key)
 {
     char value[TEXT];
@@ -67,6 +69,7 @@ static wf_status read_mesh(const char *text, wf_mesh_opts *mesh)
     return WF_OK;
 }
 
+/* wf-plan writes the request into WEFT_PLAN, so every rank has the same text. */
 static wf_status read_request(request *r)
 {
     const char *text = wf_config_get()->plan;
@@ -81,6 +84,7 @@ static wf_status read_request(request *r)
                    .most = (int)parse_number(text, "most")};
     (void)value_of(text, "out", r->out);
     (void)value_of(text, "curves", r->curves);
+    /* -1: any split. A split of 0 means none. */
     if (*value_of(text, "split", split))
         r->opts.split = atoi(split);
     if (*value_of(text, "mesh", split))
@@ -104,11 +108,13 @@ static wf_status write_answer(const wf_gauge *g, const request *r, const wf_trai
     return WF_OK;
 }
 
+/* Every rank searches for itself: meters and options are equal, so are the plans, and none has to be sent. */
 static wf_status answer(wf_gauge *g, wf_planner_model *m, request *r)
 {
     wf_planner_meter meter;
     WF_TRY(wf_gauge_open(g, m, &meter));
     WF_TRY(wf_gauge_links(g, &meter));
+    /* Links that were given by hand stand for another network than this one. */
     if (r->beta_s > 0) {
         meter.one_way = meter.exchange[1] = (wf_planner_link){r->alpha_s, r->beta_s};
         meter.links.alpha_s[1] = r->alpha_s;
@@ -117,6 +123,7 @@ static wf_status answer(wf_gauge *g, wf_planner_model *m, request *r)
     wf_training_plan *plan = wf_planner_search(m, &meter, &r->opts);
     if (!plan)
         return wf_error_code();
+    /* Only rank 0 writes; its failure is that of all. */
     wf_status status = wf_bcast_status(g->comm, write_answer(g, r, plan), 0);
     if (status == WF_OK && *r->curves)
         status = wf_planner_curves(g, m, &meter, plan, &(wf_curves_opts){&r->opts, r->most, r->curves});
@@ -129,7 +136,7 @@ wf_status wf_planner_answer(wf_comm *comm, wf_layer *model, wf_optim *optim, wf_
     return wf_planner_answer_n(comm, model, optim, 1, &(wf_planner_input){.shape = input}, can);
 }
 
-/* Traced on two samples. */
+/* Traced on two samples: shapes do not depend on the batch, and one sample may be a special case. */
 static wf_status trace_few(wf_layer *model, int n, const wf_planner_input *inputs, wf_planner_model *m)
 {
     wf_planner_input *few = n > 0 ? wf_calloc(model->ctx, (size_t)n, sizeof *few) : NULL;
@@ -152,6 +159,7 @@ wf_status wf_planner_answer_n(wf_comm *comm, wf_layer *model, wf_optim *optim, i
     WF_NEED(comm);
     WF_NEED(model);
     WF_NEED(optim);
+    /* Programs ask wf_planner_asks first. */
     WF_CHECK(wf_planner_asks(), WF_ERR_STATE, "wf_planner_answer in a program that wf-plan did not start");
     WF_TRY(read_request(&r));
     r.opts.can = can;
@@ -159,6 +167,7 @@ wf_status wf_planner_answer_n(wf_comm *comm, wf_layer *model, wf_optim *optim, i
     r.opts.batch = inputs[0].shape.dim[0];
     WF_TRY(trace_few(model, n, inputs, &m));
     wf_gauge g = {.comm = comm, .optim = optim};
+    /* The file of known numbers is read and written by rank 0 alone. */
     if (wf_comm_rank(comm) == 0)
         g.cache = wf_plan_cache_open(wf_comm_ctx(comm), wf_config_get()->cache);
     const wf_status status = wf_agree_status(comm, answer(&g, &m, &r));

@@ -30,7 +30,7 @@ static int64_t shared_by(wf_range a, wf_range b)
 }
 
 /* Windows begin `shift` late and belong to the place of their first pixel; behind the last pixel the first ones follow.
- */
+ * The last place has the padding too. */
 static span_needs window_needs(const wf_part_info *info, int d, int ranks, int64_t length)
 {
     const int64_t window = info->window[d].kernel, count = (length + window - 1) / window, padded = count * window;
@@ -41,6 +41,7 @@ static span_needs window_needs(const wf_part_info *info, int d, int ranks, int64
         own.hi = r + 1 == ranks ? padded : own.hi;
         int64_t windows = 0, here = 0;
         for (int64_t g = 0; g < count; g++) {
+            /* A window that reaches beyond the end goes on at the beginning: `round` is that part of it. */
             const wf_range at = {g * window + shift, (g + 1) * window + shift},
                            round = {at.lo - padded, at.hi - padded};
             const bool last = r + 1 == ranks && at.lo >= padded;
@@ -52,6 +53,7 @@ static span_needs window_needs(const wf_part_info *info, int d, int ranks, int64
         n.read += (double)(windows * window);
         n.own += (double)here;
         n.most = (double)windows > n.most ? (double)windows : n.most;
+        /* A place reads from others when not all pixels of its windows are its own. */
         n.neighbours += windows * window > here;
     }
     n.neighbours /= ranks;
@@ -76,6 +78,7 @@ static span_needs around_needs(const wf_part_info *info, int d, int ranks, int64
         n.read += (double)(read.hi - read.lo);
         n.own += (double)(own.hi - own.lo);
         n.most = (double)(own.hi - own.lo) > n.most ? (double)(own.hi - own.lo) : n.most;
+        /* One neighbour on each side that the place reads beyond. */
         n.neighbours += (read.lo < own.lo) + (read.hi > own.hi);
     }
     n.neighbours /= ranks;
@@ -95,10 +98,13 @@ static wf_attention_cost image_cost(const wf_place *p, const wf_planner_leaf *le
                                                            : around_needs(info, d, parts, leaf->x.dim[2 + d]);
         read *= n.read;
         own *= n.own;
+        /* Neighbours of a box: those along each dimension, and the corners between them. */
         around *= 1 + n.neighbours;
+        /* Work is proportional to pixels, so shares multiply. */
         cost.share *= n.all > 0 ? n.most / n.all : 1;
     }
     cost.messages = around - 1;
+    /* 4 bytes an element; twice, for what comes in and what goes out, or for keys and values. */
     cost.forward = cost.backward = 2 * (read - own) / p->pixels * (double)p->batch * (double)leaf->x.dim[1] * 4;
     return cost;
 }
@@ -106,7 +112,10 @@ static wf_attention_cost image_cost(const wf_place *p, const wf_planner_leaf *le
 /* Tokens of rows: as a ring or by heads, whichever sends less (wf_attention_choose). */
 static wf_attention_cost token_cost(const wf_place *p, const wf_planner_leaf *leaf)
 {
+    /* Bytes of a rank's tokens. */
     const double ranks = p->pixels, each = (double)p->batch * (double)(leaf->x.dim[1] * leaf->x.dim[2]) / ranks * 4;
+    /* By heads: four exchanges of all but the own part. The ring: keys and values go round, and backward their
+     * gradients with them. */
     const double by_heads = 4 * each * (ranks - 1) / ranks, there = 2 * each * (ranks - 1);
     const double back = there + 2 * each * ranks;
     const bool ring = (double)leaf->info.heads < ranks || there + back < 2 * by_heads;
@@ -119,6 +128,7 @@ static wf_attention_cost token_cost(const wf_place *p, const wf_planner_leaf *le
 wf_attention_cost wf_planner_attention_of(const wf_place *p, const wf_planner_leaf *leaf)
 {
     const int rank = leaf->info.kind == WF_PART_ATTENTION ? 3 : leaf->info.nd + 2;
+    /* A shape that the parallel layer would not cut that way: its work is shared, and nothing else is known. */
     if (p->pixels == 1 || leaf->x.rank != rank)
         return (wf_attention_cost){.share = 1.0 / p->pixels};
     return rank == 3 && leaf->info.nd == 0 ? token_cost(p, leaf) : image_cost(p, leaf);

@@ -1,5 +1,6 @@
 /* Scaling curves: plans of one mesh for more and more ranks, whose sums are priced by representatives of the ranks
- * (wf_call_price). A table and a picture, which say that they are predictions. */
+ * (wf_call_price). A table and a picture, which say that they are predictions. Everything but the mesh's data axis
+ * stays as the plan has it. */
 #include "optim/planner/planner_impl.h"
 
 #include "comm/comm_author.h"
@@ -34,6 +35,7 @@ static void fill_point(const wf_training_plan *plan, point *p)
     p->memory = plan->memory;
     for (int i = 0; i < plan->n_units; i++)
         p->message_s += plan->unit[i].message_s;
+    /* What is left is computing, the update with it. */
     p->compute_s = p->seconds - p->message_s - p->sum_s;
 }
 
@@ -51,9 +53,11 @@ static void rate(curve *c)
 static wf_status add_point(const wf_planner_model *m, const wf_planner_meter *meter, const wf_training_plan *plan,
                            const wf_curves_opts *o, int data, curve *c)
 {
+    /* inner: ranks of one place along data; each: of a node. */
     const int inner = plan->ranks / plan->mesh.data, each = plan->ranks / plan->nodes, ranks = data * inner;
     point p = {.ranks = ranks, .nodes = ranks <= each ? 1 : ranks / each};
     p.batch = c->weak ? plan->batch / plan->mesh.data * data : plan->batch;
+    /* Points that the ranks or the batch do not divide into are left out, not rounded. */
     if (p.batch % data != 0 || (ranks > each && ranks % each != 0) || c->points == POINTS)
         return WF_OK;
     wf_planner_opts opts = *o->plan;
@@ -62,9 +66,11 @@ static wf_status add_point(const wf_planner_model *m, const wf_planner_meter *me
     opts.batch = p.batch;
     opts.mesh = plan->mesh;
     opts.mesh.data = data;
+    /* A pipeline needs a sample for each chunk. */
     if (p.batch / data < (opts.chunks ? opts.chunks : plan->mesh.stage) && plan->mesh.stage > 1)
         return WF_OK;
     wf_training_plan *one = wf_planner_search(m, meter, &opts);
+    /* A point that does not fit into memory is a gap of the curve, no failure. */
     if (!one && wf_error_code() == WF_ERR_MEMORY) {
         wf_error_clear();
         return WF_OK;
@@ -77,7 +83,8 @@ static wf_status add_point(const wf_planner_model *m, const wf_planner_meter *me
     return WF_OK;
 }
 
-/* Doubled from one place along data on, and the last number that was asked for. */
+/* Doubled from one place along data on, and the last number that was asked for. The largest number that was asked for
+ * need not be a power of two. */
 static wf_status fill(const wf_planner_model *m, const wf_planner_meter *meter, const wf_training_plan *plan,
                       const wf_curves_opts *o, curve *c)
 {
@@ -122,11 +129,13 @@ static void write_table(FILE *file, const curve *c, int curves, char text[2][TEX
 
 enum { WIDTH = 760, HEIGHT = 420, LEFT = 70, TOP = 70, RIGHT = 730, BOTTOM = 360 };
 
+/* Ranks are on a logarithmic scale, so doubling is one step to the right. */
 static double x_of(double ranks, double most)
 {
     return LEFT + (RIGHT - LEFT) * (most > 1 ? log2(ranks) / log2(most) : 0);
 }
 
+/* Up to 1.1: weak scaling may rise a little above 1 by noise. */
 static double y_of(double efficiency)
 {
     return BOTTOM - (BOTTOM - TOP) * efficiency / 1.1;
@@ -135,6 +144,7 @@ static double y_of(double efficiency)
 static void write_text(FILE *file, double x, double y, const char *style, const char *text)
 {
     fprintf(file, "<text x=\"%.1f\" y=\"%.1f\" %s>", x, y, style);
+    /* The machine's name is text of another program. */
     for (; *text; text++)
         if (*text == '<' || *text == '&' || *text == '>')
             fprintf(file, "&#%d;", *text);
@@ -200,6 +210,7 @@ static wf_status write_file(const char *path, const char *suffix, const curve *c
     FILE *file = fopen(name, "w");
     WF_CHECK(file, WF_ERR_IO, "%s: cannot be written: %s", name, strerror(errno));
     write(file, c, 2, text);
+    /* A full disk may show only when the file is closed. */
     const bool failed = ferror(file) != 0;
     WF_CHECK(fclose(file) == 0 && !failed, WF_ERR_IO, "%s: cannot be written: %s", name, strerror(errno));
     return WF_OK;
@@ -219,6 +230,7 @@ wf_status wf_planner_curves(const wf_gauge *g, const wf_planner_model *m, const 
                             const wf_training_plan *plan, const wf_curves_opts *o)
 {
     curve *c = wf_calloc(m->ctx, 2, sizeof *c);
+    /* All ranks or none: `fill` measures, which is collective. */
     WF_TRY(wf_agree_status(g->comm, c ? WF_OK : wf_error_code()));
     c[0].name = "strong scaling";
     c[1].name = "weak scaling";

@@ -1,5 +1,6 @@
 /* A program follows a plan: reads it on all ranks, takes mesh, splits, stages from it, and compares a few steps with
- * it. */
+ * it. Reading and comparing are collective, the rest is local. A plan never changes a model by itself: the program
+ * applies it. */
 #include "optim/planner/planner_impl.h"
 
 #include "comm/comm_author.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Files are read whole; a plan of a thousand layers has less than a megabyte. */
 #define LARGEST  ((long)16 << 20) /* of a file */
 #define PASSED   3                /* steps that are not compared */
 #define COMPARED 10
@@ -22,6 +24,7 @@ static wf_status read_text(wf_ctx *ctx, const char *path, char **text, int64_t *
 {
     FILE *file = fopen(path, "rb");
     WF_CHECK(file, WF_ERR_IO, "%s: %s", path, strerror(errno));
+    /* The size is asked for first, so a device or a pipe is refused. */
     const bool known = fseek(file, 0, SEEK_END) == 0;
     const long size = known ? ftell(file) : -1;
     rewind(file);
@@ -40,8 +43,10 @@ static wf_status share_text(wf_comm *comm, const char *path, char **text)
     const wf_status read = first ? read_text(wf_comm_ctx(comm), path, text, &length) : WF_OK;
     WF_TRY(wf_bcast_status(comm, read, 0));
     WF_TRY(wf_bcast_bytes(comm, &length, sizeof length, 0));
+    /* One byte more, which ends the text. */
     if (!first)
         *text = wf_calloc(wf_comm_ctx(comm), (size_t)length + 1, 1);
+    /* A rank without memory fails all of them, or it would miss the broadcast. */
     WF_TRY(wf_agree_status(comm, *text ? WF_OK : wf_error_code()));
     return length > 0 ? wf_bcast_bytes(comm, *text, (size_t)length, 0) : WF_OK;
 }
@@ -56,6 +61,7 @@ wf_training_plan *wf_training_plan_read(wf_comm *comm, const char *path)
     free(text);
     if (status != WF_OK)
         return wf_error_null();
+    /* Every rank has parsed the same text, so all refuse alike. */
     if (!plan || plan->ranks == wf_comm_size(comm))
         return plan;
     const int ranks = plan->ranks;
@@ -105,6 +111,7 @@ typedef struct choice {
     unsigned more; /* WF_PARALLEL_SYNC_BN */
 } choice;
 
+/* The unit that contains this layer decides; a layer outside of all units stays whole. */
 static unsigned chosen_split(void *user, const wf_layer *layer)
 {
     const choice *c = user;
@@ -121,6 +128,7 @@ wf_status wf_training_plan_apply(const wf_training_plan *plan, const wf_mesh *me
     WF_NEED(mesh);
     WF_NEED(model);
     choice c = {plan, sync_bn ? WF_PARALLEL_SYNC_BN : 0};
+    /* All units are looked for before the first layer changes. */
     for (int i = 0; i < plan->n_units; i++)
         WF_CHECK(wf_planner_find(model, plan->unit[i].path), WF_ERR_ARGUMENT,
                  "the plan is one of another model: this one has no layer \"%s\"", plan->unit[i].path);
@@ -160,6 +168,7 @@ static measured sum_profile_rows(const wf_profile *profile, const char *path)
     for (int64_t i = 0; i < n; i++) {
         if (path && (!*row[i].layer || !wf_planner_inside(row[i].layer, path)))
             continue;
+        /* Rows sum over COMPARED steps. */
         if (row[i].kind == WF_PROFILE_KERNEL)
             m.compute_s += 1e-9 * (double)row[i].ns / COMPARED;
         if (row[i].kind == WF_PROFILE_COLLECTIVE)
@@ -180,6 +189,7 @@ static void print_comparison(const wf_training_plan *p, const wf_comm *comm, con
             "plan: a step takes %.3f ms besides %.3f ms for input, predicted %.3f ms (%+.1f %%); sent by rank %s %.3f "
             "MB, predicted %.3f MB; "
             "peak of memory %.1f MiB, predicted %.1f MiB\n",
+            /* Against the step without waiting for input, which no plan predicts. */
             1e3 * step, 1e3 * all.input_s, 1e3 * p->seconds, 100 * (p->seconds / step - 1), WF_RANK(comm, 0),
             1e-6 * all.sent, 1e-6 * p->bytes, memory / 0x1p20, p->memory / 0x1p20);
     dprintf(table, "%-24s %12s %9s %12s %9s %12s %9s\n", "layer", "computes ms", "predicted", "sends ms", "predicted",
@@ -199,12 +209,16 @@ wf_status wf_training_plan_compare(wf_training_plan *p, wf_comm *comm, int table
     WF_NEED(p);
     WF_NEED(comm);
     wf_ctx *ctx = wf_comm_ctx(comm);
+    /* The state of the comparison hangs on the plan, so the program keeps nothing. */
     if (!p->watch && !(p->watch = wf_calloc(ctx, 1, sizeof *p->watch)))
         return wf_error_code();
     struct wf_plan_watch *w = p->watch;
+    /* The first steps pack, tune and allocate. */
     if (w->over || ++w->steps < PASSED)
         return WF_OK;
     if (w->steps == PASSED) {
+        /* A program that profiles for itself is not disturbed; on a device the host cannot time kernels. All ranks must
+         * agree. */
         int64_t busy = ctx->profile || !ctx->k->host;
         WF_TRY(wf_allreduce_i64(comm, &busy, 1, WF_MAX));
         w->over = busy;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* WARM steps fill caches and pools. STEPS and ROUNDS are odd, so that a median is one of the numbers. */
 #define WARM   2
 #define STEPS  7
 #define ROUNDS 7
@@ -35,7 +36,7 @@ double wf_gauge_median(double *numbers, int count)
 /* --- what is known --------------------------------------------------------------------------------------------------
  */
 
-/* Rank 0 looks, and all do the same. */
+/* Rank 0 looks, and all do the same: a rank with another file would measure alone and hang. */
 wf_status wf_gauge_find(wf_gauge *g, const char *key, int count, double *numbers, bool *found)
 {
     int64_t is = wf_comm_rank(g->comm) == 0 && wf_plan_cache_find(g->cache, key, count, numbers);
@@ -47,6 +48,7 @@ wf_status wf_gauge_find(wf_gauge *g, const char *key, int count, double *numbers
 
 wf_status wf_gauge_note(wf_gauge *g, const char *key, int count, double *numbers)
 {
+    /* The slowest rank's numbers: all wait for it in a step. */
     WF_TRY(wf_allreduce_f64(g->comm, numbers, count, WF_MAX));
     g->measured++;
     if (wf_comm_rank(g->comm) == 0)
@@ -81,7 +83,8 @@ typedef struct measuring {
     bool packed_seen; /* forward has been asked what it packs */
 } measuring;
 
-/* Adds up the kernels of each leaf since the profile began; the other rows of the profile belong to no leaf. */
+/* Adds up the kernels of each leaf since the profile began; the other rows of the profile belong to no leaf. By path:
+ * rows have no other tie to leaves. */
 static void take_rows(measuring *c, int round, bool forward)
 {
     const wf_profile_row *row;
@@ -95,6 +98,7 @@ static void take_rows(measuring *c, int round, bool forward)
     }
 }
 
+/* The kernel's own time: wf_optim_step also computes backward. */
 static double update_seconds(const measuring *c)
 {
     const wf_profile_row *row;
@@ -106,7 +110,8 @@ static double update_seconds(const measuring *c)
     return seconds;
 }
 
-/* Bytes of the packed forms that kernels keep beside the parameters; freed if asked. */
+/* Bytes of the packed forms that kernels keep beside the parameters; freed if asked. A form is made when a product
+ * needs it first. */
 static wf_status packed_of(const wf_planner_model *m, bool drop, double *bytes)
 {
     int64_t n;
@@ -126,6 +131,7 @@ static wf_status packed_of(const wf_planner_model *m, bool drop, double *bytes)
 static wf_var *loss_of(measuring *c)
 {
     wf_var *y = wf_planner_apply(c->m, c->tape, c->x);
+    /* Any loss with a gradient for each output will do. */
     return wf_mean(wf_mul(y, y));
 }
 
@@ -141,6 +147,7 @@ static wf_status pass_gradients(const wf_planner_model *m)
             continue;
         const wf_array g = wf_tensor_array(param[i]->grad);
         WF_TRY(wf_tensor_fill(param[i]->grad, 0));
+        /* The numbers stay zeros: only the time of the pass matters. */
         WF_TRY(
             m->ctx->k->binary(m->ctx, &(wf_binary_args){.op = WF_BINARY_MUL, .alpha = 1, .a = &g, .b = &g, .y = &g}));
     }
@@ -170,6 +177,7 @@ static wf_status backward_of_step(measuring *c, wf_var *loss, int round)
     c->wall[1][round] = wf_planner_now() - start;
     take_rows(c, round, false);
     c->wall[2][round] = update_seconds(c);
+    /* The update is inside of the step, and is counted by itself. */
     c->wall[1][round] -= c->wall[2][round];
     return WF_OK;
 }
@@ -183,11 +191,13 @@ static wf_status apply_once(measuring *c, int round)
     take_rows(c, round, true);
     wf_var *loss = wf_mean(wf_mul(y, y));
     WF_TRY(wf_check(loss));
+    /* After forward everything is there that backward will read. */
     c->t->kept = (double)(wf_ctx_memory(c->m->ctx).bytes_in_use - before);
     if (!c->packed_seen) /* later the forms of backward are there, too */
         WF_TRY(packed_of(c->m, false, &c->t->packed_forward));
     c->packed_seen = true;
     WF_TRY(c->t->chunk ? backward_of_chunk(c, loss, round) : backward_of_step(c, loss, round));
+    /* Rows add up over the profile, so those of forward are in both numbers. */
     for (int i = 0; i < c->m->n_leaves; i++)
         c->leaf[(2 * i + 1) * STEPS + round] -= c->leaf[2 * i * STEPS + round];
     return WF_OK;
@@ -208,7 +218,9 @@ static wf_status step_once(measuring *c, int round)
         c->leaf[i * STEPS + round] = 0;
     if (c->t->chunk)
         WF_TRY(first_chunk(c));
+    /* All ranks begin together: they share memory and clocks. */
     WF_TRY(wf_barrier(c->g->comm));
+    /* The peak counts from here. */
     (void)wf_pool_mark(ctx);
     WF_TRY(wf_profile_begin(ctx, 0));
     wf_status status = apply_once(c, round);
@@ -216,6 +228,7 @@ static wf_status step_once(measuring *c, int round)
         status = wf_tape_reset(c->tape);
     wf_profile_free(ctx->profile);
     c->peak = wf_pool_mark(ctx);
+    /* What a step leaves behind: parameters, gradients, states. The noise is the measurement's own. */
     c->t->fixed = (double)wf_ctx_memory(ctx).bytes_in_use - wf_planner_noise_bytes(c->m, c->x);
     return status;
 }
@@ -231,6 +244,7 @@ static void settle(measuring *c)
         t->leaf_forward_s[i] = wf_gauge_median(c->leaf + (ptrdiff_t)(2 * i) * STEPS, STEPS);
         t->leaf_backward_s[i] = wf_gauge_median(c->leaf + (ptrdiff_t)(2 * i + 1) * STEPS, STEPS);
     }
+    /* What is needed beyond what is kept: workspaces, and gradients on their way. */
     const double peak = (double)c->peak - wf_planner_noise_bytes(c->m, c->x);
     t->more = peak > t->fixed + t->kept ? peak - t->fixed - t->kept : 0;
 }
@@ -241,6 +255,7 @@ static wf_status attempt(measuring *c)
     double best = 0;
     bool is = false;
     for (int again = 0; again < AGAIN && !is; again++) {
+        /* Only before the first attempt: later ones are warm. */
         for (int i = again ? 0 : -WARM; i < STEPS; i++)
             WF_TRY(step_once(c, i < 0 ? 0 : i));
         double wall[STEPS];
@@ -250,6 +265,7 @@ static wf_status attempt(measuring *c)
         double took = wf_gauge_median(wall, STEPS);
         WF_TRY(wf_allreduce_f64(c->g->comm, &took, 1, WF_MAX));
         if (again == 0 || took < best) {
+            /* All ranks compare the same number, so they keep the same attempt. */
             best = took;
             settle(c);
         }
@@ -267,6 +283,7 @@ static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, 
     /* Batches of other sizes have had forms of their own. */
     if (status == WF_OK)
         status = packed_of(m, true, &t->packed);
+    /* While `reusing` is set, kernels pack parameters as in a pipeline whose chunks share them. */
     m->ctx->reusing += t->chunk;
     if (status == WF_OK)
         status = attempt(&c);
@@ -274,9 +291,12 @@ static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, 
     wf_planner_noise_free(m, c.x);
     wf_tape_free(c.tape);
     free(c.leaf);
+    /* A rank that failed has left the others in a collective that notices it; here all get one status. */
     return wf_agree_status(g->comm, status);
 }
 
+/* What the times depend on: types, options, shapes without the batch. Two models of equal layers share their
+ * numbers. */
 uint64_t wf_gauge_signature(const wf_planner_model *m)
 {
     uint64_t hash = wf_hash_u64(0, (uint64_t)m->ctx->compute);
@@ -293,8 +313,10 @@ uint64_t wf_gauge_signature(const wf_planner_model *m)
     return hash;
 }
 
+/* Numbers as they lie in the cache's file; a new one needs another key. */
 #define SCALARS 9
 
+/* One list for both directions, so that order cannot differ between them. */
 static void pack(const wf_planner_model *m, wf_planner_times *t, double *numbers, bool out)
 {
     double *const scalar[SCALARS] = {&t->forward_s, &t->backward_s, &t->update_s,       &t->kept,    &t->fixed,
@@ -309,6 +331,7 @@ static void pack(const wf_planner_model *m, wf_planner_times *t, double *numbers
     }
 }
 
+/* `chunk` is part of the key: chunks are measured in another way. */
 static wf_status measure_step(void *own, const wf_planner_model *m, int64_t batch, wf_planner_times *t)
 {
     wf_gauge *g = own;
@@ -316,6 +339,7 @@ static wf_status measure_step(void *own, const wf_planner_model *m, int64_t batc
     bool found;
     const int count = SCALARS + 2 * m->n_leaves;
     double *numbers = wf_calloc(m->ctx, (size_t)count, sizeof *numbers);
+    /* A rank without memory fails all, before the first collective of the measurement. */
     WF_TRY(wf_agree_status(g->comm, numbers ? WF_OK : wf_error_code()));
     t->batch = batch;
     snprintf(key, sizeof key, "%s of %016llx, %zu bytes of state, batch %lld, %s", t->chunk ? "chunk" : "step",
@@ -336,6 +360,7 @@ static wf_status measure_step(void *own, const wf_planner_model *m, int64_t batc
 /* --- parts ----------------------------------------------------------------------------------------------------------
  */
 
+/* Forward and backward together: a part costs both in every step. */
 static wf_status part_once(wf_tape *tape, wf_layer *layer, const wf_tensor *x, double *seconds, size_t *workspace)
 {
     const double start = wf_planner_now();
@@ -367,6 +392,7 @@ static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, const w
         status = wf_tensor_set_layout(x, *layout);
     for (int i = 0; i < WARM && status == WF_OK; i++)
         status = part_once(tape, layer, x, &took[0], &workspace);
+    /* More rounds until they settle; all of them count then. */
     while (!is && count < AGAIN * ROUNDS && status == WF_OK) {
         for (const int until = count + ROUNDS; count < until && status == WF_OK; count++) {
             status = wf_barrier(g->comm);
@@ -383,6 +409,7 @@ static wf_status time_part(wf_gauge *g, wf_layer *layer, wf_shape shape, const w
     return wf_agree_status(g->comm, status);
 }
 
+/* What a part's time depends on. Parts of different models with equal sizes share their numbers. */
 static void name_part(const wf_gauge *g, const wf_planner_leaf *leaf, const wf_layer *layer, wf_shape x, char key[KEY])
 {
     int used = snprintf(key, KEY, "part of %s (%.300s)", layer->kind->name, layer->options);
@@ -412,7 +439,9 @@ static wf_status part_of(void *own, const wf_planner_leaf *leaf, wf_shape x, int
     char key[KEY];
     double numbers[2];
     bool found;
+    /* The layer with other numbers of channels, and nothing else of the model. */
     wf_layer *made = wf_part_new(leaf->layer, in, out);
+    /* NULL means no channels as well as a failure: the pending error tells. */
     WF_TRY(wf_agree_status(g->comm, wf_error_pending()));
     /* Pooling has no channels of its own, so the layer itself does. */
     wf_layer *layer = made ? made : leaf->layer;
@@ -441,15 +470,18 @@ static wf_status open_axis(wf_gauge *g, wf_axis axis)
     return g->mesh[axis] ? WF_OK : wf_error_code();
 }
 
-/* The parallel layer itself, on an input that gives each rank of the gauge a part of this shape. */
+/* The parallel layer itself, on an input that gives each rank of the gauge a part of this shape. So messages are in the
+ * time. */
 static wf_status time_split(wf_gauge *g, const wf_planner_leaf *leaf, wf_shape x, wf_axis axis, wf_planner_part *part)
 {
     const bool channel = axis == WF_AXIS_CHANNEL, whole = channel && x.dim[1] == leaf->x.dim[1];
     const int d = channel ? 1 : x.rank - 1 - (WF_AXIS_WIDTH - (int)axis);
     wf_shape all = x;
     wf_layout layout;
+    /* Meshes are kept: opening one is collective and takes time. */
     if (!g->mesh[axis])
         WF_TRY(open_axis(g, axis));
+    /* x is one rank's part; its whole is as many times longer. */
     all.dim[d] *= whole ? 1 : wf_comm_size(g->comm);
     wf_layer *made = wf_part_new(leaf->layer, 1, 1), *layer = made ? made : leaf->layer;
     wf_status status = wf_error_pending();
@@ -474,6 +506,8 @@ static wf_status split_of(void *own, const wf_planner_leaf *leaf, wf_shape x, wf
     double numbers[2];
     bool found;
     *part = (wf_planner_part){0};
+    /* Measured only where all ranks are on one node, and for channels only with as many ranks as are asked for: else
+     * the caller prices it. */
     if (wf_comm_size(g->comm) == 1 || wf_comm_inter_size(g->comm) > 1 ||
         (axis == WF_AXIS_CHANNEL && ranks != wf_comm_size(g->comm)))
         return WF_OK;
@@ -517,7 +551,7 @@ static void name_processor(char *text, size_t size)
         fclose(file);
 }
 
-/* The state is there after a first step, of two samples. */
+/* The state is there after a first step, of two samples: its bytes are known only then. */
 static wf_status bind_optimizer(wf_gauge *g, const wf_planner_model *m)
 {
     wf_tape *tape = wf_tape_new(m->ctx);
@@ -544,6 +578,7 @@ wf_status wf_gauge_open(wf_gauge *g, const wf_planner_model *m, wf_planner_meter
         words += m->leaf[i].params;
     *meter = (wf_planner_meter){
         .own = g, .step = measure_step, .split = split_of, .part = part_of, .overlap = wf_gauge_overlap};
+    /* Until links are measured, the model's usual numbers stand for them. */
     meter->links = wf_price_model_default();
     for (int i = 0; i < 2; i++)
         meter->exchange[i] = (wf_planner_link){meter->links.alpha_s[i], meter->links.beta_s[i]};

@@ -1,4 +1,6 @@
-/* A model as a list of what costs time: applied once to noise, it leaves its operations on a tape, in their order. */
+/* A model as a list of what costs time: applied once to noise, it leaves its operations on a tape, in their order. A
+ * unit is a layer of the chain, which may be split on its own; a leaf is a layer inside of a unit that has operations
+ * of its own. Local: every rank traces for itself. */
 #include "optim/planner/planner_impl.h"
 
 #include "core/profile_author.h"
@@ -11,6 +13,7 @@
 /* --- units ----------------------------------------------------------------------------------------------------------
  */
 
+/* A chain inside of a chain is opened; any other layer is one unit, whatever it contains. */
 static int count_units(const wf_layer *layer)
 {
     int n = 0;
@@ -60,14 +63,17 @@ static double trainable_of(const wf_layer *layer)
     return count;
 }
 
+/* A node's first input says what its leaf reads. The node of a layer without a path in this model keeps no layer. */
 static void describe(const wf_planner_model *m, wf_planner_leaf *leaf, const wf_node *node)
 {
     wf_layer *layer = wf_planner_find(m->model, node->layer);
+    /* A node without inputs (a table of positions) is taken to read what it writes. */
     *leaf = (wf_planner_leaf){.x = node->n_in > 0 && node->in[0] ? wf_var_shape(node->in[0]) : wf_var_shape(node->out)};
     snprintf(leaf->path, sizeof leaf->path, "%s", node->layer);
     if (!layer)
         return;
     leaf->params = trainable_of(layer);
+    /* Only leaves without children can be built again by themselves (wf_part_new). */
     if (layer->n_children == 0) {
         leaf->layer = layer;
         leaf->info = wf_part_of(layer);
@@ -80,17 +86,20 @@ static void add_node(wf_planner_model *m, const wf_node *node)
 {
     wf_planner_leaf *leaf = m->leaf;
     const wf_planner_leaf *end = m->leaf + m->n_leaves;
+    /* From the front each time: a model has hundreds of leaves and is traced once. */
     while (leaf < end && strcmp(leaf->path, node->layer) != 0)
         leaf++;
     if (leaf == end) {
         describe(m, leaf, node);
         m->n_leaves++;
     }
+    /* Several nodes of one leaf: the last one's output is the leaf's, and `share` sums their bytes until
+     * sort_leaves. */
     leaf->y = wf_var_shape(node->out);
     leaf->share += (double)wf_shape_count(leaf->y) * (double)wf_dtype_size(node->out->value->dtype);
 }
 
-/* Leaves lie one behind the other by their units. */
+/* Leaves lie one behind the other by their units. A leaf of no unit is dropped. */
 static int by_unit(const wf_planner_model *m, wf_planner_leaf *sorted)
 {
     int n = 0;
@@ -114,6 +123,7 @@ static wf_status sort_leaves(wf_planner_model *m)
     free(m->leaf);
     m->leaf = sorted;
     m->n_leaves = n;
+    /* Bytes become shares: of what a step keeps, by leaf. */
     for (int i = 0; i < n; i++)
         all += sorted[i].share;
     for (int i = 0; i < n && all > 0; i++)
@@ -127,6 +137,7 @@ static wf_status sort_leaves(wf_planner_model *m)
 static wf_tensor *noise_of(const wf_planner_input *input, wf_tape *tape, int64_t batch)
 {
     wf_shape shape = input->shape;
+    /* The input has the sizes of one sample, whatever batch it was described with. */
     shape.dim[0] = batch;
     /* Half below the last whole number, so that no rounding passes it. */
     wf_var *x = input->below > 0 ? wf_rand_uniform(tape, shape, 0, (double)input->below - 0.5, NULL)
@@ -136,6 +147,7 @@ static wf_tensor *noise_of(const wf_planner_input *input, wf_tape *tape, int64_t
     return wf_tensor_copy(wf_value(x), WF_I64, WF_ROW_MAJOR);
 }
 
+/* On failure everything is freed again, and NULL says so. */
 wf_tensor **wf_planner_noise(const wf_planner_model *m, wf_tape *tape, int64_t batch)
 {
     wf_tensor **x = tape ? wf_calloc(m->ctx, (size_t)m->n_inputs, sizeof(*x)) : NULL;
@@ -181,6 +193,7 @@ wf_var *wf_planner_apply(const wf_planner_model *m, wf_tape *tape, wf_tensor *co
 
 static wf_status look_at(wf_planner_model *m, wf_tape *tape)
 {
+    /* Only shapes of the tape are of interest, so the noise may go before them. */
     wf_tensor **x = wf_planner_noise(m, tape, m->input.dim[0]);
     const wf_var *y = wf_planner_apply(m, tape, x);
     wf_planner_noise_free(m, x);
@@ -197,7 +210,7 @@ static wf_status look_at(wf_planner_model *m, wf_tape *tape)
     return sort_leaves(m);
 }
 
-/* A profile gives operations the paths of their layers. */
+/* A profile gives operations the paths of their layers. No event is kept. */
 static wf_status trace(wf_planner_model *m)
 {
     wf_tape *tape = wf_tape_new(m->ctx);
@@ -208,6 +221,7 @@ static wf_status trace(wf_planner_model *m)
         status = look_at(m, tape);
         wf_profile_free(profile);
     }
+    /* Before the tape is freed: its values go back to the pool. */
     if (status == WF_OK)
         status = wf_tape_reset(tape);
     wf_tape_free(tape);
@@ -222,6 +236,7 @@ wf_status wf_planner_trace(wf_layer *model, wf_shape input, wf_planner_model *m)
 static wf_status check_inputs(int n, const wf_planner_input *inputs)
 {
     WF_CHECK(n >= 1 && inputs, WF_ERR_ARGUMENT, "a plan for a model of %d inputs; should be 1 or more", n);
+    /* The first input of numbers needs features; labels and lengths do not. */
     for (int i = 0; i < n; i++) {
         const wf_shape shape = inputs[i].shape;
         WF_CHECK(shape.rank >= (i == 0 && inputs[i].below == 0 ? 2 : 1) && wf_shape_count(shape) > 0, WF_ERR_ARGUMENT,

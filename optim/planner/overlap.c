@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* An odd number of rounds; the two first are not counted. */
 enum { ROUNDS = 9, WARM = 2, MOST = 64 };
 
 typedef enum part { SUMS, STEP, BESIDE, LEFT, PARTS } part;
@@ -33,6 +34,7 @@ static void begin_sums(const measuring *c)
         wf_background_sum(c->g->comm, &job);
 }
 
+/* All sums are begun before the first is waited for, as buckets are in a step. */
 static wf_status time_sums(measuring *c, int round)
 {
     WF_TRY(wf_barrier(c->g->comm));
@@ -48,6 +50,7 @@ static wf_status time_step(measuring *c, bool sums, int round)
     wf_var *y = wf_planner_apply(c->m, c->tape, c->x);
     wf_var *loss = wf_mean(wf_mul(y, y));
     WF_TRY(wf_check(loss));
+    /* All ranks begin together, or the first would wait in a sum for the last. */
     WF_TRY(wf_barrier(c->g->comm));
     const double start = wf_planner_now();
     if (sums)
@@ -62,7 +65,8 @@ static wf_status time_step(measuring *c, bool sums, int round)
     return wf_tape_reset(c->tape);
 }
 
-/* As many sums as last half as long again as a step. */
+/* As many sums as last half as long again as a step, so that they are under way to its end. All ranks take the same
+ * number. */
 static wf_status choose_sums(measuring *c)
 {
     c->sums = 1;
@@ -76,7 +80,7 @@ static wf_status choose_sums(measuring *c)
     return WF_OK;
 }
 
-/* By what factor; noise makes nothing faster. */
+/* By what factor; noise makes nothing faster. A divisor near 0 is noise too. */
 static double slower_of(double beside_s, double alone_s)
 {
     const double factor = alone_s > 0.01 * beside_s ? beside_s / alone_s : 100;
@@ -87,6 +91,7 @@ static wf_status time_rounds(measuring *c, double slower[2])
 {
     double t[PARTS];
     WF_TRY(choose_sums(c));
+    /* In turn, so that a drift of the clock or of other programs meets all three alike. */
     for (int i = 0; i < ROUNDS; i++) {
         WF_TRY(time_sums(c, i));
         WF_TRY(time_step(c, false, i));
@@ -95,6 +100,7 @@ static wf_status time_rounds(measuring *c, double slower[2])
     for (int i = 0; i < PARTS; i++)
         t[i] = wf_gauge_median(c->took[i], ROUNDS);
     slower[0] = slower_of(t[BESIDE], t[STEP]);
+    /* The sums' own progress during the step is what is left of their time alone. */
     slower[1] = slower_of(t[BESIDE], t[SUMS] - t[LEFT]);
     return WF_OK;
 }
@@ -107,11 +113,13 @@ static wf_status measure(wf_gauge *g, const wf_planner_model *m, int64_t batch, 
     wf_status status = c.tape && c.x && c.bucket ? wf_tensor_fill(c.bucket, 0) : wf_error_code();
     if (status == WF_OK)
         status = wf_tape_reset(c.tape);
+    /* Before the background opens, all ranks must have their memory: a sum needs all of them. */
     status = wf_agree_status(g->comm, status);
     if (status == WF_OK)
         status = wf_background_open(g->comm);
     if (status == WF_OK)
         status = wf_agree_status(g->comm, time_rounds(&c, slower));
+    /* A sum that is left would write to a bucket that is gone. */
     if (status != WF_OK)
         wf_background_end(g->comm);
     wf_planner_noise_free(m, c.x);
@@ -127,6 +135,7 @@ wf_status wf_gauge_overlap(void *gauge, const wf_planner_model *m, int64_t batch
     double slower[2];
     bool found;
     *rates = (wf_planner_overlap){1, 1};
+    /* Inside of one node nothing is measured: sums then take the processor's time. */
     if (wf_comm_inter_size(g->comm) == 1)
         return WF_OK;
     snprintf(key, sizeof key, "backward of %016llx beside sums between %d nodes, batch %lld, %s",

@@ -1,5 +1,7 @@
 /* The search: every mesh of the ranks in turn; on each, the units of the chain get their forms by dynamic programming
- * over the chain. A state is how an output is split; each keeps its Pareto front of time and memory. */
+ * over the chain. A state is how an output is split; each keeps its Pareto front of time and memory. Every rank
+ * searches for itself; what the meter measures on the way is collective, so all must go the same way, and do, since
+ * their numbers are equal. */
 #include "optim/planner/planner_impl.h"
 
 #include <math.h>
@@ -28,11 +30,13 @@ const char *wf_planner_mesh_text(wf_mesh_opts m, char text[WF_PLANNER_PATH])
 /* --- the chain ------------------------------------------------------------------------------------------------------
  */
 
+/* 4 bytes an element, `words` times: value, gradient, state, and packed forms. */
 static double param_bytes(const wf_search *s, const wf_unit_cost *c)
 {
     return 4.0 * s->words * (c->params[0] + c->params[1]);
 }
 
+/* Seconds of summing a unit's gradients, if the sums hide behind nothing. ZeRO sums shards. */
 double wf_search_sum(const wf_search *s, const wf_unit_cost *c)
 {
     const wf_sum_cost *a = &s->place->sum[0], *b = &s->place->sum[1];
@@ -53,6 +57,7 @@ double wf_search_sum_bytes(const wf_search *s, const wf_unit_cost *c)
                         : c->params[0] * a->bytes + c->params[1] * b->bytes);
 }
 
+/* A mesh without several places along an axis has nothing to split there. */
 static unsigned forms_of(const wf_search *s)
 {
     unsigned forms = 0;
@@ -63,11 +68,13 @@ static unsigned forms_of(const wf_search *s)
     return forms;
 }
 
+/* Splits that multiply nothing only add messages, so units without products stay whole. */
 static bool may_take(const wf_search *s, int unit, unsigned form)
 {
     bool multiplies = false;
     if (form & ~forms_of(s))
         return false;
+    /* Asked for unit by unit, or for all of them. */
     if (s->o->forms)
         return form == (s->o->forms[unit] & forms_of(s));
     if (s->o->split >= 0)
@@ -77,6 +84,7 @@ static bool may_take(const wf_search *s, int unit, unsigned form)
     return multiplies || form == 0;
 }
 
+/* Ties by memory, so that the order is total and the plan the same on all ranks. */
 static int by_state_and_time(const void *left, const void *right)
 {
     const wf_candidate *a = left, *b = right;
@@ -95,9 +103,11 @@ static int thin_out(const wf_candidate *w, int n, wf_candidate *to)
     int kept = 0;
     double bound = INFINITY;
     for (int i = 0; i < n; i++) {
+        /* A candidate in the range of the one before is dropped; the last of all, the leanest, never is. */
         if (n > MOST && i + 1 < n && w[i].bytes > bound)
             continue;
         bound = w[i].bytes - width;
+        /* Without room the last place is written again: it is the leanest so far. */
         to[kept < MOST ? kept++ : MOST - 1] = w[i];
     }
     return kept;
@@ -111,6 +121,7 @@ static int keep_best(wf_candidate *w, int n, wf_candidate *to)
     for (int i = 0; i < n;) {
         const int first = i, state = w[i].state;
         int all = 0;
+        /* Sorted by time: a later candidate is worth keeping only if it needs less memory. */
         for (; i < n && w[i].state == state; i++)
             if (all == 0 || w[i].bytes < w[first + all - 1].bytes)
                 w[first + all++] = w[i];
@@ -119,6 +130,7 @@ static int keep_best(wf_candidate *w, int n, wf_candidate *to)
     return kept;
 }
 
+/* Recomputing keeps the output alone, and pays forward once more, with its messages. */
 static wf_candidate extend(const wf_search *s, const wf_candidate *w, int before, int unit, unsigned form,
                            bool recompute)
 {
@@ -133,9 +145,11 @@ static wf_candidate extend(const wf_search *s, const wf_candidate *w, int before
 
 static wf_status step_unit(wf_search *s, int unit, wf_candidate *room)
 {
+    /* Unit 0 has one predecessor: the input, whole, free of cost. */
     const wf_candidate start = {0}, *from = unit > 0 ? s->candidate + (unit - 1) * WF_STATES * MOST : &start;
     const int n_from = unit > 0 ? s->candidates[unit - 1] : 1;
     int n = 0;
+    /* Costs depend on the state of the input but not on the candidate: once for each state. */
     for (unsigned form = 0; form < WF_STATES; form++)
         for (int state = 0; state < WF_STATES && may_take(s, unit, form); state++)
             WF_TRY(wf_place_cost(s->place, &s->m->unit[unit], form, state, wf_search_cost(s, unit, form, state)));
@@ -161,6 +175,7 @@ void wf_training_plan_free(wf_training_plan *plan)
     free(plan);
 }
 
+/* A plan without numbers: paths and what the search was given. */
 wf_training_plan *wf_search_plan(const wf_search *s)
 {
     wf_training_plan *plan = wf_calloc(s->m->ctx, 1, sizeof *plan);
@@ -203,12 +218,14 @@ double wf_search_leaves(const wf_search *s)
     return all;
 }
 
-/* What a step takes at its peak beyond what is kept. */
+/* What a step takes at its peak beyond what is kept. Parts of the work need their part of it. */
 static double more_bytes(const wf_search *s)
 {
     return s->place->times.more / (s->place->pixels * s->place->channels);
 }
 
+/* The base that no choice of forms changes. `fixed` was measured with whole parameters, so they are taken out:
+ * param_bytes adds them by unit. */
 double wf_search_base(const wf_search *s, int64_t batch)
 {
     const wf_planner_times *t = &s->place->times;
@@ -216,6 +233,7 @@ double wf_search_base(const wf_search *s, int64_t batch)
     double input = 0;
     for (int i = 0; i < s->m->n_inputs; i++) {
         const wf_planner_input *in = &s->m->inputs[i];
+        /* Whole numbers have 8 bytes; inputs are cut along pixels alone. */
         input += (in->below > 0 ? 8 : 4) * (double)wf_shape_count(in->shape) / (double)in->shape.dim[0] * (double)batch;
     }
     return (t->fixed > trained ? t->fixed - trained : 0) + more_bytes(s) + input / s->place->pixels;
@@ -232,6 +250,7 @@ double wf_search_words(const wf_search *s)
            (params > 0 ? packed / (4 * params) : 0);
 }
 
+/* Numbers of a unit as the table shows them, and its part of the plan's sums. */
 static void fill_unit(const wf_search *s, const wf_candidate *w, const wf_candidate *before, int unit,
                       wf_training_plan *plan)
 {
@@ -250,7 +269,7 @@ static void fill_unit(const wf_search *s, const wf_candidate *w, const wf_candid
     plan->bytes += u->bytes + u->sum_bytes;
 }
 
-/* What backward takes of a step, beside what its leaves take. */
+/* What backward takes of a step, beside what its leaves take: a factor above 1. */
 static double backward_of_leaves(const wf_search *s)
 {
     double all = 0;
@@ -285,6 +304,7 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_candidate *last)
     double gathers = 0;
     if (!plan)
         return NULL;
+    /* From the last unit to the first, as backward goes and as `before` leads. */
     const wf_candidate *w = last;
     for (int u = s->m->n_units - 1; u >= 0; u--) {
         const wf_candidate *before = u > 0 ? s->candidate + (u - 1) * WF_STATES * MOST + w->before : NULL;
@@ -301,6 +321,7 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_candidate *last)
     /* Between nodes, sums go on while backward computes; inside a node they take the processor's time. */
     if (wf_place_between(s->place, wf_mesh_opts_size(plan->mesh)))
         plan->sum_s = wf_hidden_sums_shown(&sums) + gathers;
+    /* The update is proportional to the elements that a rank updates. */
     plan->update_s = params > 0 ? t->update_s * plan->update_s / params / (s->zero ? plan->mesh.data : 1) : 0;
     plan->other_s = t->forward_s + t->backward_s - wf_search_leaves(s);
     plan->seconds += plan->sum_s + plan->update_s + plan->other_s;
@@ -308,7 +329,8 @@ static wf_training_plan *plan_of(const wf_search *s, const wf_candidate *last)
     return plan;
 }
 
-/* The plan if it is faster than the best one so far; else it is gone. */
+/* The plan if it is faster than the best one so far; else it is gone. A tie keeps the earlier one, which is the simpler
+ * mesh; the margin makes rounding no reason. */
 void wf_search_take(wf_search *s, wf_training_plan *plan)
 {
     if (plan && (!s->best || plan->seconds < s->best->seconds * (1 - 1e-9))) {
@@ -319,6 +341,7 @@ void wf_search_take(wf_search *s, wf_training_plan *plan)
     wf_training_plan_free(plan);
 }
 
+/* Remembers the leanest that did not fit, for the message if none does. */
 bool wf_search_too_large(wf_search *s, double bytes)
 {
     if (s->o->memory <= 0 || bytes <= s->o->memory)
@@ -332,6 +355,7 @@ bool wf_search_too_large(wf_search *s, double bytes)
 
 static wf_status step_units(wf_search *s)
 {
+    /* At most so many extensions of a unit: states by MOST candidates, forms, and with and without recomputing. */
     wf_candidate *room = wf_calloc(s->m->ctx, 2 * WF_STATES * WF_STATES * MOST, sizeof *room);
     wf_status status = room ? WF_OK : wf_error_code();
     for (int u = 0; u < s->m->n_units && status == WF_OK; u++)
@@ -340,7 +364,8 @@ static wf_status step_units(wf_search *s)
     return status;
 }
 
-/* The output goes into a loss, which takes pixels that are cut, but no channels. */
+/* The output goes into a loss, which takes pixels that are cut, but no channels. For stages: the fastest forms,
+ * whatever memory they need. */
 wf_status wf_search_forms(wf_search *s, wf_unit_cost *cost, int *state)
 {
     const int last = s->m->n_units - 1;
@@ -385,6 +410,7 @@ static wf_status run_chain(wf_search *s, bool zero)
     s->words = wf_search_words(s);
     WF_TRY(step_units(s));
     const wf_candidate *chosen = NULL;
+    /* Among those that fit, the fastest; the front has the leanest of each state, so what can fit is found. */
     for (int i = 0; i < s->candidates[last]; i++) {
         const wf_candidate *w = &s->candidate[last * WF_STATES * MOST + i];
         if (!(w->state & WF_PARALLEL_CHANNEL) &&
@@ -405,7 +431,7 @@ static wf_status run_chain(wf_search *s, bool zero)
 /* --- meshes ---------------------------------------------------------------------------------------------------------
  */
 
-/* Returns true if the program can have such a mesh. */
+/* Returns true if the program can have such a mesh: it says so in `can`. */
 static bool has_form(const wf_planner_opts *o, wf_mesh_opts m)
 {
     const bool pixels = m.depth * m.height * m.width > 1;
@@ -413,6 +439,7 @@ static bool has_form(const wf_planner_opts *o, wf_mesh_opts m)
            !(m.stage > 1 && !(o->can & WF_PLANNER_STAGE)) && !(m.depth > 1 && !(o->can & WF_PLANNER_DEPTH));
 }
 
+/* Each place along data needs as many samples, and each stage a unit. */
 static bool wanted(const wf_search *s, wf_mesh_opts m)
 {
     const wf_mesh_opts *only = &s->o->mesh;
@@ -421,6 +448,7 @@ static bool wanted(const wf_search *s, wf_mesh_opts m)
     return s->o->batch % m.data == 0 && m.stage <= s->m->n_units && has_form(s->o, m);
 }
 
+/* Recomputing is tried only where memory is limited: it never makes a step faster. */
 static wf_status try_place(wf_search *s, wf_mesh_opts mesh, int64_t batch, int chunks)
 {
     wf_place place;
@@ -451,13 +479,15 @@ static wf_status try_mesh(wf_search *s, wf_mesh_opts mesh)
         return WF_OK;
     if (mesh.stage == 1)
         return try_place(s, mesh, batch, 1);
+    /* Fewer chunks than stages leave stages idle; beyond eight times as many, messages cost more than idleness. */
     const int only = s->o->chunks, from = only ? only : mesh.stage, to = only ? only : 8 * mesh.stage;
+    /* The batch of a chunk, rounded up: the largest one decides. */
     for (int chunks = from; chunks <= to && chunks <= batch && status == WF_OK; chunks *= 2)
         status = try_place(s, mesh, (batch + chunks - 1) / chunks, chunks);
     return status;
 }
 
-/* Every way to write the ranks as a product, data alone first. */
+/* Every way to write the ranks as a product, data alone first: of equal plans the simplest is kept. */
 static wf_status try_meshes(wf_search *s, wf_mesh_opts mesh, int axis, int left)
 {
     int *const size[] = {&mesh.data, &mesh.stage, &mesh.channel, &mesh.depth, &mesh.height, &mesh.width};
@@ -499,6 +529,7 @@ static wf_status check_opts(const wf_planner_model *m, const wf_planner_opts *o)
     return wf_mesh_opts_size(o->mesh) > 0 ? check_mesh(m, o) : WF_OK;
 }
 
+/* Two reasons: no mesh at all, or none within the memory. */
 static wf_status none_fits(const wf_search *s)
 {
     char text[WF_PLANNER_PATH];
@@ -511,6 +542,7 @@ static wf_status none_fits(const wf_search *s)
 wf_training_plan *wf_planner_search(const wf_planner_model *m, const wf_planner_meter *meter, const wf_planner_opts *o)
 {
     const size_t units = (size_t)m->n_units;
+    /* Costs are opened by try_place; here only the meter is known. */
     const wf_place start = {.meter = meter};
     WF_TRY_NULL(check_opts(m, o));
     wf_search s = {.m = m, .o = o, .place = &start};

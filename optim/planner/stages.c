@@ -6,10 +6,11 @@
 #include <string.h>
 
 /* Cuts so that the slowest stage is as fast as can be: the least bound under which the units, taken in order, fill no
- * more than all stages. */
+ * more than all stages. By bisection: 60 halvings are more than a double has bits. */
 static void cut_stages(const double *seconds, int units, int stages, int *each)
 {
     double lo = 0, hi = 0;
+    /* The bound lies between the slowest unit and all of them together. */
     for (int u = 0; u < units; u++) {
         hi += seconds[u];
         lo = seconds[u] > lo ? seconds[u] : lo;
@@ -29,6 +30,7 @@ static void cut_stages(const double *seconds, int units, int stages, int *each)
     int stage = 0;
     memset(each, 0, (size_t)stages * sizeof *each);
     for (int u = 0; u < units; u++) {
+        /* Each stage gets a unit at least: when as many are left as stages, each takes one. */
         const bool must = units - u == stages - stage - 1 && each[stage] > 0;
         if (stage + 1 < stages && each[stage] > 0 && (must || sum + seconds[u] > hi * (1 + 1e-12))) {
             stage++;
@@ -56,6 +58,7 @@ typedef struct stage_units {
     double *seconds;
 } stage_units;
 
+/* What a stage receives for a chunk, on one rank of it. */
 static double input_bytes(const wf_search *s, int unit, int state)
 {
     const wf_shape x = s->m->leaf[s->m->unit[unit].first].x;
@@ -71,6 +74,7 @@ static void add_up(const wf_search *s, const stage_units *units, stage_try *t)
         t->forward[k] = t->backward[k] = t->kept[k] = t->params[0][k] = t->params[1][k] = 0;
         t->bytes[k] = (size_t)input_bytes(s, u, units->state[u]);
         for (int i = 0; i < t->each[k]; i++, u++) {
+            /* Half of a unit's messages are forward's. */
             const wf_unit_cost *cost = &units->cost[u];
             t->forward[k] += cost->forward_s + cost->message_s / 2;
             t->backward[k] += cost->backward_s + cost->message_s / 2;
@@ -81,12 +85,13 @@ static void add_up(const wf_search *s, const stage_units *units, stage_try *t)
         /* The last stage runs backward at once behind a forward. */
         const bool again =
             t->recompute == WF_RECOMPUTE_ALWAYS || (t->recompute == WF_RECOMPUTE_EXCEPT_LAST && k + 1 < t->parts);
+        /* Recomputing is forward once more, in backward's time. */
         t->backward[k] += again ? t->forward[k] : 0;
     }
 }
 
 /* The largest stage's memory. Chunks have gradients of their own, which are added up in a buffer beside those of the
- * optimizer. */
+ * optimizer. live[stage]: chunks whose activations the schedule keeps at once. */
 static double stage_memory(const wf_search *s, const stage_try *t, const int *live)
 {
     const int parts = t->parts / t->stages;
@@ -94,7 +99,9 @@ static double stage_memory(const wf_search *s, const stage_try *t, const int *li
     for (int stage = 0; stage < t->stages; stage++) {
         double all = 0;
         for (int k = stage; k < t->parts; k += t->stages) {
+            /* A stage with several parts keeps the same chunks for each. */
             const double chunks = (double)live[stage] / parts;
+            /* Recomputed chunks keep their input; only the one at work has what its units keep. */
             const bool again = t->recompute != WF_RECOMPUTE_NEVER && live[stage] > 1;
             all += again ? chunks * (double)t->bytes[k] + t->kept[k] : chunks * t->kept[k];
             all += 4 * (1 + s->words) * (t->params[0][k] + t->params[1][k]);
@@ -104,6 +111,7 @@ static double stage_memory(const wf_search *s, const stage_try *t, const int *li
     return most + wf_search_base(s, t->chunks * s->place->batch);
 }
 
+/* A stage's sums and update count as those of the largest stage, for which all wait. */
 static void fill_plan(const wf_search *s, const stage_units *units, const stage_try *t, wf_training_plan *plan)
 {
     const double all = wf_search_params(s->m);
@@ -136,6 +144,7 @@ static void fill_plan(const wf_search *s, const stage_units *units, const stage_
         unit->kept = cost->kept;
         unit->split = (unsigned)cost->form;
         unit->sum_bytes = wf_search_sum_bytes(s, cost);
+        /* A rank is on one stage, so it sends its share. */
         plan->bytes += (unit->bytes + unit->sum_bytes) / t->stages;
     }
 }
@@ -152,6 +161,7 @@ static wf_status take_plan(wf_search *s, const stage_units *units, const stage_t
         free(each);
         return wf_error_code();
     }
+    /* Every try owns its cuts; the plan gets a copy. */
     memcpy(each, t->each, (size_t)t->parts * sizeof *each);
     plan->stage_units = each;
     fill_plan(s, units, t, plan);
@@ -179,6 +189,7 @@ static bool all_train(const stage_try *t)
 static wf_status price_stages(wf_search *s, const stage_units *units, stage_try *t)
 {
     const wf_mesh_opts *m = &s->place->mesh;
+    /* Stages of one column are so far apart in ranks. */
     const bool between = wf_place_between(s->place, wf_mesh_opts_size(*m) / m->data);
     wf_price_model links = s->place->meter->links;
     wf_pipeline_price price = {.live = wf_calloc(s->m->ctx, (size_t)t->stages, sizeof(int))};
@@ -207,6 +218,7 @@ static wf_status try_schedule(wf_search *s, const stage_units *units, wf_pipelin
     t.bytes = wf_calloc(s->m->ctx, (size_t)all, sizeof *t.bytes);
     t.each = wf_calloc(s->m->ctx, (size_t)all, sizeof *t.each);
     wf_status status = numbers && t.bytes && t.each ? WF_OK : wf_error_code();
+    /* Five arrays in one piece. */
     if (status == WF_OK) {
         t.forward = numbers;
         t.backward = numbers + all;
@@ -215,12 +227,14 @@ static wf_status try_schedule(wf_search *s, const stage_units *units, wf_pipelin
         t.params[1] = numbers + (ptrdiff_t)4 * all;
         cut_stages(units->seconds, s->m->n_units, all, t.each);
     }
+    /* Each way to recompute, with and without a sharded optimizer. */
     const int ways = 2 * (WF_RECOMPUTE_ALWAYS + 1);
     for (int way = 0; way < ways && status == WF_OK; way++) {
         t.recompute = (wf_pipeline_recompute)(way / 2);
         s->zero = way % 2;
         s->words = wf_search_words(s);
         add_up(s, units, &t);
+        /* Recomputing costs time: without a limit of memory it is not tried. */
         if (all_train(&t) && (t.recompute == WF_RECOMPUTE_NEVER || s->o->memory > 0) &&
             (!s->zero || s->place->mesh.data > 1))
             status = price_stages(s, units, &t);
@@ -236,6 +250,7 @@ static wf_status unit_costs(wf_search *s, stage_units *units)
     const int last = s->m->n_units - 1;
     const wf_planner_times *t = &s->place->times;
     WF_TRY(wf_search_forms(s, units->cost, units->state));
+    /* What no leaf accounts for is the loss, of the last stage. */
     const double outside = t->forward_s + t->backward_s - wf_search_leaves(s), all = t->forward_s + t->backward_s;
     units->cost[last].forward_s += all > 0 ? outside * t->forward_s / all : 0;
     units->cost[last].backward_s += all > 0 ? outside * t->backward_s / all : 0;
@@ -257,6 +272,7 @@ wf_status wf_search_stages(wf_search *s, int chunks)
                          .state = wf_calloc(s->m->ctx, n, sizeof *units.state),
                          .seconds = wf_calloc(s->m->ctx, n, sizeof *units.seconds)};
     wf_status status = units.cost && units.state && units.seconds ? WF_OK : wf_error_code();
+    /* Forms are chosen without sharding: it changes no time of a chunk. */
     s->zero = false;
     s->words = wf_search_words(s);
     if (status == WF_OK)
