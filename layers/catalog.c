@@ -1,6 +1,7 @@
 /* The catalog of what the ranks hold together. All ranks exchange a hash of their lists and their keys. Where these are
  * equal, the usual case, that is all. Otherwise the lowest rank of every key broadcasts its list, and all ranks put the
- * same lists together in the same order, so that they find the same catalog, or the same error. */
+ * same lists together in the same order, so that they find the same catalog, or the same error. Checkpoints, archives
+ * and model files of several ranks begin with it. */
 #include "layers/catalog_author.h"
 
 #include "comm/comm_author.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An entry on its way. */
+/* An entry on its way, with numbers of a fixed size. `unused` keeps the padding defined. */
 typedef struct line {
     int32_t dtype, order, key, rank, note, unused;
     int64_t dim[WF_MAX_RANK];
@@ -43,6 +44,7 @@ typedef struct making {
 
 /* --- Lists on their way ------------------------------------------------------------------------------------------- */
 
+/* Lines first, then names, so that a line lies at a multiple of its size. */
 static int64_t bytes_of(int64_t n, const wf_catalog_entry *list)
 {
     int64_t bytes = n * (int64_t)sizeof(line);
@@ -51,6 +53,7 @@ static int64_t bytes_of(int64_t n, const wf_catalog_entry *list)
     return bytes;
 }
 
+/* The hash covers what must be equal on ranks of one key. Notes may differ. */
 static void encode(making *m, head *mine)
 {
     line *at = (line *)m->mine;
@@ -91,6 +94,7 @@ static bool same_keys(const making *m, int r, int q)
     return memcmp(m->head[r].key, m->head[q].key, sizeof m->head[r].key) == 0;
 }
 
+/* Ranks of one key hold the same list, so one of them can speak for all. */
 static void find_leaders(making *m)
 {
     for (int r = 0; r < m->size; r++) {
@@ -102,7 +106,7 @@ static void find_leaders(making *m)
     }
 }
 
-/* The list of one rank, on all: this rank's own where it is that rank. */
+/* The list of one rank, on all: this rank's own where it is that rank. Collective, in the same order on all ranks. */
 static wf_status spread_list(making *m, int from)
 {
     char *data = m->rank == from ? m->mine : m->came;
@@ -137,7 +141,8 @@ static wf_status missing(const wf_comm *comm, const char *path, int has, int lac
             WF_RANK(comm, has), WF_RANK(comm, lacks));
 }
 
-/* Entries of list a, of rank `from`, that list b, of rank `to`, lacks or has otherwise. */
+/* Entries of list a, of rank `from`, that list b, of rank `to`, lacks or has otherwise. From the front for each: this
+ * only runs when something is wrong already. */
 static wf_status compare_lists(const making *m, const char *a, int from, const char *b, int to)
 {
     const int64_t n_a = m->head[from].n, n_b = m->head[to].n;
@@ -154,10 +159,12 @@ static wf_status compare_lists(const making *m, const char *a, int from, const c
     return WF_OK;
 }
 
+/* All ranks broadcast and compare the same two lists, so all find the same difference. */
 static wf_status name_difference(making *m, int one, int other)
 {
     char *first = wf_malloc(m->ctx, (size_t)m->head[one].bytes + 1);
     m->came = wf_malloc(m->ctx, (size_t)(m->head[one].bytes + m->head[other].bytes) + 1);
+    /* A rank without memory must not miss the broadcasts. */
     wf_status status = wf_agree_status(m->comm, first && m->came ? WF_OK : wf_error_code());
     if (status == WF_OK)
         status = spread_list(m, one);
@@ -169,6 +176,7 @@ static wf_status name_difference(making *m, int one, int other)
         status = compare_lists(m, first, one, m->came, other);
     if (status == WF_OK)
         status = compare_lists(m, m->came, other, first, one);
+    /* Nothing differs by name: then it is the order. */
     if (status == WF_OK)
         status = WF_RAISE(WF_ERR_ARGUMENT, "ranks %s and %s hold the same things in another order, or in other memory",
                           WF_RANK(m->comm, one), WF_RANK(m->comm, other));
@@ -176,6 +184,7 @@ static wf_status name_difference(making *m, int one, int other)
     return status;
 }
 
+/* Every rank has all heads, so all take the same branch. */
 static wf_status check_same(making *m)
 {
     for (int r = 1; r < m->size; r++) {
@@ -197,12 +206,14 @@ static int64_t slot_of(const making *m, const char *path)
     return s;
 }
 
+/* The first rank that has an entry owns it. */
 static wf_status add_entry(making *m, wf_catalog_entry e, int nth)
 {
     wf_catalog *c = m->catalog;
     const int64_t s = slot_of(m, e.path);
     if (m->slot[s] > 0) {
         const wf_catalog_entry *known = &c->entry[m->slot[s] - 1];
+        /* For check_missing: which leaders have the entry. */
         m->has[(m->slot[s] - 1) * m->leaders + nth] = true;
         return check_equal(m->comm, known, known->owner, &e, e.owner);
     }
@@ -223,7 +234,8 @@ static wf_status add_list(making *m, int leader, int nth)
     return WF_OK;
 }
 
-/* Ranks whose key of an entry is the owner's must have it. */
+/* Ranks whose key of an entry is the owner's must have it. Others may lack it: it belongs to another stage, or another
+ * part of the channels. */
 static wf_status check_missing(const making *m)
 {
     const wf_catalog *c = m->catalog;
@@ -239,6 +251,7 @@ static wf_status check_missing(const making *m)
     return WF_OK;
 }
 
+/* Twice as many slots as entries, and a power of two: a search meets a free slot, and ends. */
 static wf_status make_room(making *m, int64_t entries, int64_t names, int64_t longest)
 {
     wf_catalog *c = m->catalog;
@@ -252,7 +265,8 @@ static wf_status make_room(making *m, int64_t entries, int64_t names, int64_t lo
     return m->slot && m->has && m->came && c->entry && c->names ? WF_OK : wf_error_code();
 }
 
-/* Only the first error counts: all ranks find the same one, and every list is broadcast. */
+/* Only the first error counts: all ranks find the same one, and every list is broadcast. Ranks of a pipeline or of a
+ * channel axis hold different parts. */
 static wf_status put_together(making *m)
 {
     int64_t entries = 0, names = 0, longest = 0;
@@ -277,6 +291,7 @@ static wf_status put_together(making *m)
     WF_TRY(check_missing(m));
     for (int64_t i = 0; i < m->catalog->n; i++) {
         wf_catalog_entry *e = &m->catalog->entry[i];
+        /* This rank has the entry, as one of the ranks with the owner's key. */
         e->mine = m->head[m->rank].key[e->key] == m->head[e->owner].key[e->key];
     }
     for (int64_t i = 0; i < m->n; i++)
@@ -284,7 +299,7 @@ static wf_status put_together(making *m)
     return WF_OK;
 }
 
-/* This rank's list is that of all. */
+/* This rank's list is that of all: no list was sent. */
 static wf_status take_own(making *m)
 {
     wf_catalog *c = m->catalog;
@@ -339,6 +354,7 @@ wf_status wf_catalog_make(wf_ctx *ctx, wf_comm *comm, wf_status status, const in
         m.size = wf_comm_size(comm);
         m.rank = wf_comm_rank(comm);
     }
+    /* A status of before comes along, so that a rank which has failed is not waited for. */
     if (status == WF_OK)
         status = prepare(&m);
     if (comm)

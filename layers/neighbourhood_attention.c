@@ -1,5 +1,5 @@
-/* Attention of each pixel to those around it: the layer with its projections (layers/parallel/neighbourhood.c has the
- * attention). */
+/* Attention of each pixel to those around it (Hassani et al., 2023): the layer with its projections
+ * (layers/parallel/neighbourhood.c has the attention, and the exchange of pixels between ranks). */
 #include "core/opts.h"
 #include "layers/functions.h"
 #include "layers/parallel/parallel_impl.h"
@@ -26,8 +26,10 @@ static wf_var *turn_image(wf_var *x, int nd, bool back)
 static wf_var *attend_around(wf_layer *layer, wf_var *x, int nd)
 {
     const around_state *s = layer->state;
+    /* A rank's gradient of x is a sum over the heads of all ranks along channel. */
     x = wf_channel_copied(s->mesh, turn_image(x, nd, false));
     wf_var *q = wf_project(s->of.query, x);
+    /* After a failure the next projection gets NULL, and computes nothing. */
     wf_var *k = wf_project(s->of.key, q ? x : NULL);
     wf_var *v = wf_project(s->of.value, k ? x : NULL);
     return wf_near_attention(q, k, v, &s->opts);
@@ -42,6 +44,7 @@ static wf_var *forward_around(wf_layer *layer, wf_var *x)
     WF_CHECK_NULL(nd == s->nd, WF_ERR_SHAPE,
                   "neighbourhood_attention \"%s\": input %s, should have %d spatial dimensions", wf_layer_path(layer),
                   wf_shape_text(x->value->shape, text), s->nd);
+    /* Only with a cut along pixels other ranks wait here. */
     wf_comm *comm = wf_layout_axes(layout, ~3u) ? wf_mesh_world(layout->mesh) : NULL;
     wf_var *y = attend_around(layer, x, nd);
     /* The other ranks may wait for the exchange. */
@@ -66,11 +69,16 @@ static const wf_layer_kind around_kind = {
 static bool add_parts(wf_layer *layer, const wf_neighbourhood_attention_opts *o)
 {
     around_state *s = layer->state;
-    const wf_token_linear_opts each = {
-        .in = o->features, .no_bias = o->no_bias, .w_init = o->w_init, .mesh = o->mesh, .unit = o->features / o->heads};
+    const wf_token_linear_opts each = {/* unit: heads are never cut. */
+                                       .in = o->features,
+                                       .no_bias = o->no_bias,
+                                       .w_init = o->w_init,
+                                       .mesh = o->mesh,
+                                       .unit = o->features / o->heads};
     wf_param_opts table = {.dtype = layer->ctx->dtype, .init = {WF_INIT_TRUNC_NORMAL, 0, 0.02}};
     const bool added = wf_projections_add(layer, each, true, &s->of);
     if (!o->no_relative) {
+        /* A row for each offset between a query and a key, as many as a kernel can have in both directions. */
         table.shape.rank = 1 + s->nd;
         table.shape.dim[0] = o->heads;
         for (int d = 0; d < s->nd; d++)
@@ -98,6 +106,7 @@ static wf_status check_around(const wf_neighbourhood_attention_opts *o, const ar
     return WF_OK;
 }
 
+/* Options that are 0 are unset: the own one of a dimension, then that of all. */
 static around_state read_options(const wf_neighbourhood_attention_opts *o)
 {
     around_state s = {.nd = o->nd ? o->nd : 2, .mesh = o->mesh, .opts = {.heads = o->heads, .scale = o->scale}};

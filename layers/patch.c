@@ -1,4 +1,5 @@
-/* Patches: chains of layers that are there. */
+/* Patches: chains of layers that are there. An embedding is a convolution whose stride is its kernel, so a patch is
+ * read once; merging brings blocks of pixels into channels (Liu et al., 2021). */
 #include "layers/patch.h"
 
 #include "comm/mesh_author.h"
@@ -29,7 +30,7 @@ typedef struct merge_layer {
     int64_t block;
 } merge_layer;
 
-/* Moves the bounds of a cut of rows or columns to whole blocks. */
+/* Moves the bounds of a cut of rows or columns to whole blocks. A rank may be left without any. */
 static wf_status align_bounds(wf_layout *layout, wf_axis axis, int64_t block)
 {
     const wf_mesh *mesh = layout->mesh;
@@ -38,6 +39,7 @@ static wf_status align_bounds(wf_layout *layout, wf_axis axis, int64_t block)
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
     void *memory;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
+    /* Bounds are read while they are made anew, so they are put together apart. */
     int64_t *bounds = memory;
     for (int p = 0; p <= size; p++)
         bounds[p] = layout->bounds[axis][p] / block * block;
@@ -54,10 +56,12 @@ static wf_var *align_blocks(wf_var *x, int64_t block)
     const unsigned axes = wf_layout_axes(&layout, 1u << 2 | 1u << 3);
     if (!axes || whole.rank != 4 || whole.dim[2] % block || whole.dim[3] % block)
         return x;
+    /* A layout may know its own part alone; the other ranks' bounds are asked for, by a message. */
     WF_TRY_NULL(wf_layout_complete(&layout, axes));
     for (int a = 0; a < WF_AXES; a++)
         if (axes >> a & 1u)
             WF_TRY_NULL(align_bounds(&layout, (wf_axis)a, block));
+    /* Only where bounds have moved something is sent. */
     return wf_redistribute_along(x, layout, axes);
 }
 

@@ -1,6 +1,6 @@
-/* Attention within windows of an image, of other functions: windows as samples of tokens, and attention with regions
- * and a table of relative positions. Both are tables of whole numbers: one of a window, one of the windows of an image,
- * made again where another size of image comes. */
+/* Attention within windows of an image (Swin, Liu et al., 2021), of other functions: windows as samples of tokens, and
+ * attention with regions and a table of relative positions. Both are tables of whole numbers: one of a window, one of
+ * the windows of an image, made again where another size of image comes. */
 #include "core/opts.h"
 #include "layers/attention.h"
 #include "layers/functions.h"
@@ -23,6 +23,7 @@ typedef struct window_state {
 
 /* --- tables ------------------------------------------------------------------------------------------------------- */
 
+/* Takes over the numbers, whatever happens. */
 static wf_tensor *import_numbers(wf_ctx *ctx, wf_shape shape, int32_t *number)
 {
     wf_tensor *t = number ? wf_tensor_new(ctx, WF_I32, shape) : NULL;
@@ -34,7 +35,8 @@ static wf_tensor *import_numbers(wf_ctx *ctx, wf_shape shape, int32_t *number)
     return NULL;
 }
 
-/* The row of the table for each query and key of a window, by the difference of their places. */
+/* The row of the table for each query and key of a window, by the difference of their places. Differences begin at
+ * -(length - 1). */
 static wf_tensor *index_places(wf_ctx *ctx, const int64_t length[2])
 {
     const int64_t t = length[0] * length[1];
@@ -46,7 +48,8 @@ static wf_tensor *index_places(wf_ctx *ctx, const int64_t length[2])
     return import_numbers(ctx, WF_SHAPE(t, t), row);
 }
 
-/* Which part of the image a row, or column, of the shifted image is from: the last window has two. */
+/* Which part of the image a row, or column, of the shifted image is from: the last window has two. Pixels that came
+ * around the edge are strangers to the others, so they get another number. */
 static int32_t number_side(const wf_windows *w, int d, int64_t at)
 {
     const int64_t last = (w->all[d] - 1) * w->length[d];
@@ -59,12 +62,14 @@ static wf_tensor *number_regions(wf_ctx *ctx, const wf_windows *w)
     int32_t *region = wf_malloc(ctx, (size_t)(windows * t + 1) * sizeof *region);
     for (int64_t i = 0; region && i < windows * t; i++) {
         const int64_t g = i / t, p = i % t;
+        /* A region is a pair of sides: three numbers each. */
         region[i] = 3 * number_side(w, 0, g / w->all[1] * w->length[0] + p / wide) +
                     number_side(w, 1, g % w->all[1] * wide + p % wide);
     }
     return import_numbers(ctx, WF_SHAPE(windows, t), region);
 }
 
+/* Images of one size follow each other, so one table is kept. */
 static wf_status find_regions(wf_layer *layer, const wf_windows *w)
 {
     window_state *s = layer->state;
@@ -87,6 +92,7 @@ static wf_status find_regions(wf_layer *layer, const wf_windows *w)
 static wf_var *attend_windows(wf_layer *layer, wf_var *x, const wf_windows *w)
 {
     const window_state *s = layer->state;
+    /* A rank's gradient of x is a sum over the heads of all ranks along channel. */
     x = wf_channel_copied(s->mesh, x);
     wf_var *q = wf_project(s->of.query, x);
     wf_var *k = wf_project(s->of.key, x);
@@ -95,6 +101,7 @@ static wf_var *attend_windows(wf_layer *layer, wf_var *x, const wf_windows *w)
     wf_attention_opts o = {.heads = s->heads, .dropout = s->dropout, .bias = bias, .bias_index = s->index};
     if (!bias)
         return NULL;
+    /* Without a shift every window is one region. */
     if (w->all[0] * w->all[1] > 0 && (w->shift[0] || w->shift[1])) {
         WF_TRY_NULL(find_regions(layer, w));
         o.query_regions = o.key_regions = s->regions;
@@ -106,6 +113,7 @@ static wf_var *forward_windows(wf_layer *layer, wf_var *x)
 {
     const window_state *s = layer->state;
     const wf_layout *const layout = &x->value->layout;
+    /* Only with a cut along rows or columns other ranks wait here. */
     wf_comm *comm = wf_layout_axes(layout, 1u << 2 | 1u << 3) ? wf_mesh_world(layout->mesh) : NULL;
     wf_windows windows;
     wf_var *y = wf_windows_cut(x, s->length, s->shift, &windows);
@@ -146,6 +154,7 @@ static const wf_layer_kind window_kind = {.name = "window_attention",
 static bool add_children(wf_layer *layer, const wf_window_attention_opts *o)
 {
     window_state *s = layer->state;
+    /* A row for each difference of two places, in both directions. */
     const int64_t rows = (2 * s->length[0] - 1) * (2 * s->length[1] - 1);
     const wf_token_linear_opts each = {
         .in = o->features, .no_bias = o->no_bias, .w_init = o->w_init, .mesh = o->mesh, .unit = o->features / o->heads};
@@ -166,6 +175,7 @@ static wf_status check_options(const wf_window_attention_opts *o, const window_s
     WF_CHECK(o->dropout >= 0 && o->dropout < 1, WF_ERR_ARGUMENT, "window_attention: dropout rate %g is not in [0, 1)",
              o->dropout);
     for (int d = 0; d < 2; d++) {
+        /* The table of a window is as long as the square of its pixels. */
         WF_CHECK(s->length[d] >= 1 && s->length[d] <= 256, WF_ERR_ARGUMENT,
                  "window_attention: windows of %lld by %lld pixels, should be 1 to 256", (long long)s->length[0],
                  (long long)s->length[1]);

@@ -28,6 +28,7 @@ void wf_evaluator_free(wf_evaluator *evaluator)
     free(evaluator);
 }
 
+/* Names are few, so they are compared one by one. */
 wf_sum_entry *wf_sums_find(const wf_sums *list, const char *name)
 {
     for (int64_t i = 0; name && i < list->n; i++)
@@ -36,6 +37,7 @@ wf_sum_entry *wf_sums_find(const wf_sums *list, const char *name)
     return NULL;
 }
 
+/* Takes part in no collective. */
 wf_status wf_sums_add(wf_ctx *ctx, wf_sums *list, const char *name, double sum, double weight)
 {
     wf_sum_entry *e = wf_sums_find(list, name);
@@ -68,6 +70,7 @@ wf_status wf_evaluator_add_sum(wf_evaluator *evaluator, const char *name, double
     return wf_sums_add(wf_comm_ctx(evaluator->comm), &evaluator->local, name, sum, weight);
 }
 
+/* A mean of nothing may be NaN, and 0 times NaN would be. */
 wf_status wf_evaluator_add(wf_evaluator *evaluator, const char *name, double mean, double weight)
 {
     return wf_evaluator_add_sum(evaluator, name, weight == 0 ? 0 : mean * weight, weight);
@@ -80,14 +83,17 @@ static wf_status collect(wf_evaluator *evaluator, int64_t most, wf_sum_entry *al
     const int size = wf_comm_size(comm);
     wf_sum_entry *own = all + size * most;
     memset(own, 0, (size_t)most * sizeof *own);
+    /* Each rank's part behind those of all. */
     if (evaluator->local.n)
         memcpy(own, evaluator->local.item, (size_t)evaluator->local.n * sizeof *own);
+    /* Memory for the result may fail on one rank only; the caller posts it. */
     WF_TRY(wf_allgather_bytes(comm, own, (size_t)most * sizeof *own, all));
     evaluator->result.n = 0;
     for (int64_t i = 0; i < size * most; i++)
         /* In rank order on every rank, so that all have the same bits. */
         if (all[i].name[0])
             WF_TRY(wf_sums_add(wf_comm_ctx(comm), &evaluator->result, all[i].name, all[i].sum, all[i].weight));
+    /* A new evaluation begins. */
     evaluator->local.n = 0;
     return WF_OK;
 }
@@ -107,6 +113,7 @@ wf_status wf_evaluator_finish(wf_evaluator *evaluator)
         status = collect(evaluator, most, all);
     if (most == 0)
         evaluator->result.n = 0;
+    /* An error of one rank alone ends it for all: the communicator knows then. */
     if (status != WF_OK)
         status = wf_comm_post_failure(comm, status);
     wf_host_give(comm, all, bytes);
@@ -126,6 +133,7 @@ const char *wf_evaluator_name(const wf_evaluator *evaluator, int64_t i)
 double wf_evaluator_mean(const wf_evaluator *evaluator, const char *name)
 {
     const wf_sum_entry *e = evaluator ? wf_sums_find(&evaluator->result, name) : NULL;
+    /* NaN where nothing was added. */
     return e && e->weight > 0 ? e->sum / e->weight : NAN;
 }
 
@@ -141,6 +149,7 @@ static wf_status aggregate_all(wf_comm *comm, const uint64_t *sizes, uint64_t mo
 {
     const int ranks = wf_comm_size(comm);
     const uint64_t own = sizes[wf_comm_rank(comm)];
+    /* No rank has found anything: nothing is sent. */
     if (most) {
         char *mine = all + (uint64_t)ranks * most;
         memset(mine, 0, most);
@@ -148,6 +157,7 @@ static wf_status aggregate_all(wf_comm *comm, const uint64_t *sizes, uint64_t mo
             memcpy(mine, found, own);
         WF_TRY(wf_allgather_bytes(comm, mine, most, all));
     }
+    /* Findings are in the order of ranks, and every rank calls the function with all of them. */
     for (int r = 0; r < ranks; r++)
         findings[r] = (wf_finding){sizes[r] ? all + (uint64_t)r * most : NULL, sizes[r]};
     return aggregate(user, ranks, findings);
@@ -177,6 +187,7 @@ out:
     return status;
 }
 
+/* Collective. `aggregate` runs on every rank, with the same findings. */
 wf_status wf_evaluate_all(wf_comm *comm, const void *found, size_t bytes, wf_aggregate aggregate, void *user)
 {
     WF_NEED(comm);

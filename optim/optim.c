@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* NaN fails these checks too. */
 static wf_status at_least_0(const wf_optim_rule *rule, const char *field, double value)
 {
     WF_CHECK(value >= 0 && isfinite(value), WF_ERR_ARGUMENT, "%s: %s is %g; it must be 0 or more", rule->name, field,
@@ -41,6 +42,7 @@ wf_optim *wf_optim_new(wf_layer *model, const wf_optim_rule *rule, wf_optim_hype
     WF_TRY_NULL(check_hyper(rule, &hyper));
     wf_ctx *ctx = wf_layer_ctx(model);
     wf_optim *optim = wf_calloc(ctx, 1, sizeof *optim);
+    /* The caller's rule decides how long its own state is. */
     void *device = NULL, *state = optim && state_bytes ? wf_calloc(ctx, 1, state_bytes) : NULL;
     /* What changes from step to step lies on the device, so that a captured step can be replayed with new numbers. */
     if (!optim || (state_bytes && !state) || wf_pool_take(ctx, sizeof *optim->device, &device) != WF_OK) {
@@ -75,6 +77,7 @@ void wf_optim_free(wf_optim *optim)
 {
     if (!optim)
         return;
+    /* The multi-node part first: it may have messages under way that use the gradients. */
     if (optim->distributed)
         optim->distributed->free(optim);
     wf_accumulated_forget(optim);
@@ -99,10 +102,12 @@ void wf_optim_free(wf_optim *optim)
     free(optim);
 }
 
+/* Collective with a multi-node optimizer. After a failure every rank gets an error, or learns of one. */
 wf_status wf_optim_step(wf_optim *optim, wf_var *loss)
 {
     double grad_scale;
     WF_NEED(optim);
+    /* `agreed`: all ranks know the outcome already, and need not be told. */
     optim->agreed = false;
     wf_status status = wf_optim_differentiate(optim, loss);
     optim->queues = true;
@@ -131,6 +136,7 @@ static wf_status scale_gradients(wf_optim *optim, double factor)
 static wf_status gradients(wf_optim *optim, wf_var *loss)
 {
     double grad_scale;
+    /* Gradients of these kinds would be scaled, a part, or a step late. */
     WF_CHECK(!optim->scales && !optim->shards_state && !(optim->distributed && optim->distributed->delayed(optim)),
              WF_ERR_STATE,
              "wf_optim_gradients with a scaled loss, shard_optimizer or double_buffering, whose gradients are not the "
@@ -152,6 +158,7 @@ wf_status wf_optim_gradients(wf_optim *optim, wf_var *loss)
     return status != WF_OK && optim->distributed ? optim->distributed->failed(optim, status) : status;
 }
 
+/* Sums of the last step that double buffering still has. */
 static wf_status flush(wf_optim *optim)
 {
     double grad_scale;
@@ -184,6 +191,7 @@ wf_status wf_optim_update(wf_optim *optim)
     WF_CHECK(!optim->adding, WF_ERR_STATE,
              "wf_optim_update after wf_optim_accumulate; end it with wf_optim_step (wf_no_loss if nothing is left)");
     WF_TRY(wf_optim_bind(optim));
+    /* What wf_backward has left in the parameters' own gradients. */
     return wf_optim_apply(optim, 1);
 }
 
@@ -215,6 +223,7 @@ static wf_schedule_opts with_defaults(wf_schedule_opts o)
 
 wf_optim *wf_lr_schedule(wf_optim *optim, wf_schedule_opts opts)
 {
+    /* NULL passes through, so that constructors can be nested; a failure frees what was handed in. */
     if (!optim)
         return NULL;
     opts = with_defaults(opts);

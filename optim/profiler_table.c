@@ -1,4 +1,5 @@
-/* The table of a profile: by kernel and by layer, against what this machine can do. */
+/* The table of a profile: by kernel and by layer, against what this machine can do. Written by each rank that is asked
+ * to, of its own profile; nothing is sent. */
 #include "optim/profiler_impl.h"
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 
 /* --- Peak --------------------------------------------------------------------------------------------------------- */
 
+/* The library's own kernels are the measure: a kernel near 100 % is as fast as its best product or sum. */
 static wf_array array_of(void *data, wf_dtype dtype, wf_shape shape)
 {
     return (wf_array){.data = data, .dtype = dtype, .shape = shape};
@@ -26,6 +28,7 @@ static wf_status measure_peak(wf_ctx *ctx, void *const data[3], wf_profiler_peak
     for (int i = 0; i < 3; i++) {
         m[i] = array_of(data[i], product, WF_SHAPE(SIDE, SIDE));
         v[i] = array_of(data[i], sum, WF_SHAPE(COUNT));
+        /* Zeros need no preparation; products of them take as long as others, on a processor. */
         WF_TRY(ctx->k->fill(ctx, &v[i], 0));
     }
     for (int i = 0; i < ROUNDS; i++) {
@@ -34,6 +37,7 @@ static wf_status measure_peak(wf_ctx *ctx, void *const data[3], wf_profiler_peak
         const int64_t between = wf_profile_clock();
         WF_TRY(ctx->k->binary(ctx, &(wf_binary_args){.alpha = 1, .beta = 1, .a = &v[0], .b = &v[1], .y = &v[2]}));
         const double sums = 1e-9 * (double)(wf_profile_clock() - between), products = 1e-9 * (double)(between - start);
+        /* The best round counts: whatever disturbs a round only makes it slower. */
         const double flops = 2.0 * SIDE * SIDE * SIDE / products;
         const double bytes = 3.0 * (double)COUNT * (double)wf_dtype_size(sum) / sums;
         peak->flops = flops > peak->flops ? flops : peak->flops;
@@ -71,11 +75,12 @@ static const char *label_of(const wf_profile_row *row, group by)
     return *row->layer ? row->layer : "(no layer)";
 }
 
-/* Adds up what has one label; `to` has room for all rows. */
+/* Adds up what has one label; `to` has room for all rows. Groups are few, so they are looked for one by one. */
 static int64_t group_rows(int64_t n, const wf_profile_row *row, group by, wf_profile_row *to)
 {
     int64_t groups = 0, g;
     for (int64_t i = 0; i < n; i++) {
+        /* Messages and input belong to no layer. */
         if (by == BY_LAYER && row[i].kind != WF_PROFILE_KERNEL)
             continue;
         const char *label = label_of(&row[i], by);
@@ -116,12 +121,14 @@ static void write_row(FILE *file, const wf_profile_row *row, double all, wf_prof
     write_rate(file, row->flops, seconds);
     write_rate(file, row->bytes, seconds);
     fprintf(file, " %6.1f%%", 100 * seconds / all);
+    /* A kernel is measured by what it needs most: arithmetic or memory. */
     const double products = row->flops / seconds / peak.flops, memory = row->bytes / seconds / peak.bytes;
     if (row->kind == WF_PROFILE_KERNEL && seconds > 0)
         fprintf(file, " %6.1f%%", 100 * (products > memory ? products : memory));
     fputc('\n', file);
 }
 
+/* The rows of a group, the longest first, and their sum. */
 static void write_group(FILE *file, const char *title, int64_t n, wf_profile_row *row, double all,
                         wf_profiler_peak peak)
 {
@@ -173,6 +180,7 @@ wf_status wf_profiler_table(const wf_comm *comm, const wf_profile *profile, wf_p
 {
     if (file == STDOUT_FILENO)
         fflush(stdout); /* what the program wrote before stands before */
+    /* Closing the stream must not close the caller's file. */
     const int own = dup(file);
     FILE *out = own >= 0 ? fdopen(own, "w") : NULL;
     WF_CHECK(out, WF_ERR_IO, "the profile cannot be written to file %d: %s", file, strerror(errno));

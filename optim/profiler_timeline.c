@@ -1,5 +1,6 @@
 /* The time line of all ranks in Chrome's trace format. Every rank writes its events as text, in the time of rank 0's
- * clock, and rank 0 puts the texts into one file. */
+ * clock, and rank 0 puts the texts into one file. Collective; each text is as long as the events that the profile has
+ * room for. */
 #include "optim/json_impl.h"
 #include "optim/profiler_impl.h"
 
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Clocks of machines differ by seconds; half a fast round trip is the error that is left. */
 #define ROUNDS 32 /* of messages, by which two clocks are compared */
 #define TAG    16383
 
@@ -28,7 +30,8 @@ static wf_status recv_pair(wf_comm *comm, wf_tensor *pair, int64_t value[2], int
     return wf_tensor_export(pair, value, 2 * sizeof *value);
 }
 
-/* Rank 0: what to add to the other's clock, by the fastest of some questions: its answer was given in the middle. */
+/* Rank 0: what to add to the other's clock, by the fastest of some questions: its answer was given in the middle
+ * (Cristian, 1989). Slow ones waited somewhere, on the way there or back. */
 static wf_status compare_clocks(wf_comm *comm, wf_tensor *pair, int other, int64_t *offset)
 {
     int64_t fastest = INT64_MAX, value[2];
@@ -45,7 +48,8 @@ static wf_status compare_clocks(wf_comm *comm, wf_tensor *pair, int other, int64
     return WF_OK;
 }
 
-/* Returns in *offset what each rank adds to its clock to get that of rank 0. */
+/* Returns in *offset what each rank adds to its clock to get that of rank 0. One rank after the other, since rank 0
+ * answers by its own clock. */
 static wf_status align(wf_comm *comm, wf_tensor *pair, int64_t *offset)
 {
     int64_t value[2] = {0};
@@ -69,6 +73,7 @@ static wf_status align(wf_comm *comm, wf_tensor *pair, int64_t *offset)
 
 /* --- Text --------------------------------------------------------------------------------------------------------- */
 
+/* A process for each rank and a thread for each kind of event, as viewers draw them. */
 static void write_head(FILE *file, const wf_comm *comm)
 {
     const int rank = wf_comm_rank(comm);
@@ -90,6 +95,7 @@ static void write_event(FILE *file, int rank, const wf_profile_event *e, const w
     fputs("{\"name\": ", file);
     wf_json_text(file, row->name);
     fprintf(file, ", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f",
+            /* Microseconds, as the format wants. */
             kinds[row->kind], rank, (int)row->kind, 1e-3 * (double)(e->start_ns + offset),
             1e-3 * (double)(e->end_ns - e->start_ns));
     if (row->kind != WF_PROFILE_INPUT)
@@ -107,6 +113,7 @@ static void write_event(FILE *file, int rank, const wf_profile_event *e, const w
 static void write_point(FILE *file, int rank, const wf_device_point *point, int64_t offset)
 {
     static const char *const words[WF_DEVICE_VALUES] = WF_DEVICE_WORDS;
+    /* A device that cannot tell a value says NaN. */
     for (int i = 0; i < WF_DEVICE_VALUES; i++)
         if (isfinite(point->value[i]))
             fprintf(file,
@@ -136,7 +143,7 @@ static wf_status write_own(wf_comm *comm, const wf_profile *profile, const wf_pr
 
 /* --- File --------------------------------------------------------------------------------------------------------- */
 
-/* The text of another rank, added to the file. */
+/* The text of another rank, added to the file. One text at a time is in rank 0's memory. */
 static wf_status take_text(wf_comm *comm, int from, FILE *file)
 {
     wf_tensor *text = wf_recv_new(comm, from, TAG);
@@ -168,6 +175,7 @@ static wf_status write_file(wf_comm *comm, const wf_profile *profile, const char
     fwrite(text, 1, bytes, file);
     for (int r = 1; r < wf_comm_size(comm); r++)
         WF_TRY(take_text(comm, r, file));
+    /* The last entry has no comma: it closes the list. */
     fprintf(file, "{\"name\": \"events left out\", \"ph\": \"M\", \"pid\": 0, \"args\": {\"count\": %lld}}\n]}\n",
             (long long)wf_profile_left_out(profile));
     return WF_OK;
@@ -197,9 +205,11 @@ wf_status wf_profiler_timeline(wf_comm *comm, const wf_profile *profile, const w
     wf_status status = WF_OK;
     if (wf_comm_rank(comm) == 0 && !(file = fopen(path, "w")))
         status = WF_RAISE(WF_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
+    /* Only rank 0 has the file; all learn of its failure before they measure clocks. */
     WF_TRY(wf_bcast_status(comm, status, 0));
     status = bring_together(comm, profile, points, file);
     const bool failed = file && ferror(file);
+    /* Data may be lost as late as in fclose. */
     if (file && (fclose(file) != 0 || failed) && status == WF_OK)
         status = WF_RAISE(WF_ERR_IO, "%s: cannot write: %s", path, strerror(errno));
     WF_TRY(wf_comm_alive(comm));

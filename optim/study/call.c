@@ -1,4 +1,5 @@
-/* One question of a group to its Python process: rank 0 asks, and all ranks read the same answer. */
+/* One question of a group to its Python process: rank 0 asks, and all ranks read the same answer. Questions are in the
+ * order of the program, which is the same on all ranks; the hash of the question notices a program where it is not. */
 #include "optim/study/study_impl.h"
 
 #include <stdlib.h>
@@ -25,7 +26,8 @@ uint64_t wf_study_hash(const char *text)
 }
 
 /* If several groups fail at once, as when all Pythons are killed, the lowest one's error counts, and the others take
- * its words. */
+ * its words. Groups know of each other only by the communicator of all: a failure that was posted there is the error of
+ * all. */
 static wf_status let_lower_speak(const wf_study *study)
 {
     wf_status status = wf_comm_alive(study->all);
@@ -43,6 +45,7 @@ static wf_status end_study(wf_study *study, wf_status status)
     wf_status code;
     if (status == WF_OK)
         return WF_OK;
+    /* Waiting may replace the last error. */
     wf_error_save(&code, message, sizeof message);
     WF_TRY(let_lower_speak(study));
     return wf_comm_post_failure(study->all, WF_RAISE(status, "%s", message));
@@ -51,12 +54,14 @@ static wf_status end_study(wf_study *study, wf_status status)
 static wf_status share_answer(wf_study *study, const char *line, const char *said, char **text)
 {
     const bool asks = wf_comm_rank(study->group) == 0;
+    /* One message for header and short answer: nearly all answers are a number. */
     header h = {.line = wf_study_hash(line)};
     if (asks) {
         h.length = (int64_t)strlen(said);
         snprintf(h.text, sizeof h.text, "%s", said);
     }
     WF_TRY(wf_bcast_bytes(study->group, &h, sizeof h, 0));
+    /* Each rank compares for itself; the ones that differ end the study for all. */
     if (h.line != wf_study_hash(line))
         return end_study(
             study, WF_RAISE(WF_ERR_ARGUMENT, "rank %s asks the study %.200s, and rank %s of its group something else",
@@ -85,6 +90,7 @@ wf_status wf_study_answer(const wf_words *answer)
         wf_status status;
     } meanings[] = {
         {"argument", WF_ERR_ARGUMENT}, {"io", WF_ERR_IO}, {"state", WF_ERR_STATE}, {"unsupported", WF_ERR_UNSUPPORTED}};
+    /* "ok" and what was asked for, or the kind of an error and its message. */
     if (answer->count > 0 && strcmp(answer->word[0], "ok") == 0)
         return WF_OK;
     for (size_t i = 0; answer->count == 2 && i < sizeof meanings / sizeof *meanings; i++)
@@ -101,6 +107,7 @@ static wf_status call_bridge(wf_study *study, const char *line, const char *aske
     const char *said = NULL;
     char *text = NULL;
     wf_status status = WF_OK;
+    /* A study that has ended on another group asks no more questions. */
     WF_TRY(wf_comm_alive(study->all));
     if (asks) {
         status = wf_bridge_exchange(&study->bridge, asked, study->opts.timeout_ms, &said);
@@ -110,6 +117,7 @@ static wf_status call_bridge(wf_study *study, const char *line, const char *aske
     if (status != WF_OK)
         return end_study(study, status);
     status = share_answer(study, line, said, &text);
+    /* Text that parsed on rank 0 parses here too, unless memory fails. */
     if (status == WF_OK && !asks)
         status = end_study(study, wf_words_parse(answer, text));
     free(text);
@@ -120,6 +128,7 @@ static wf_status call_bridge(wf_study *study, const char *line, const char *aske
     return status;
 }
 
+/* Takes the line over, whatever happens. */
 wf_status wf_study_call(wf_study *study, char *line, wf_words *answer)
 {
     *answer = (wf_words){0};
@@ -135,7 +144,7 @@ wf_status wf_study_call_value(wf_study *study, char *line, double value, wf_word
     const size_t size = line ? strlen(line) + 48 : 0;
     if (line)
         asked = malloc(size);
-    /* In place of the bracket at its end. */
+    /* In place of the bracket at its end. Only rank 0's value is sent, so the others need not have the same one. */
     if (asked)
         snprintf(asked, size, "%.*s,\"%a\"]", (int)strlen(line) - 1, line, value);
     const wf_status status = asked ? call_bridge(study, line, asked, answer)

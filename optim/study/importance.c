@@ -1,4 +1,5 @@
-/* The effect of each parameter alone on the values of the complete trials: the Kruskal-Wallis test's. */
+/* The effect of each parameter alone on the values of the complete trials: the Kruskal-Wallis test's. Ranks of values
+ * are compared instead of the values, so a few very bad trials do not decide. Local: all ranks have the same table. */
 #include "optim/study/study_impl.h"
 
 #include <math.h>
@@ -20,6 +21,7 @@ typedef struct ranked {
     double rank;
 } ranked;
 
+/* NaN cannot come here: such a trial is no complete one. */
 static int by_value(const void *left, const void *right)
 {
     const double a = ((const ranked *)left)->row->value, b = ((const ranked *)right)->row->value;
@@ -33,9 +35,12 @@ static int64_t rank_trials(const wf_study *study, ranked *list)
         if (study->rows[i].state == WF_TRIAL_COMPLETE)
             list[n++].row = &study->rows[i];
     qsort(list, (size_t)n, sizeof *list, by_value);
+    /* Equal values share the mean of the ranks that they would have: without this, their order in the table would
+     * count. */
     for (int64_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && list[end].row->value == list[i].row->value;)
             end++;
+        /* The mean of the ranks i + 1 to end. */
         for (int64_t j = i; j < end; j++)
             list[j].rank = 0.5 * (double)(i + 1 + end);
     }
@@ -59,7 +64,8 @@ static int by_setting(const void *left, const void *right)
     return (a->real > b->real) - (a->real < b->real);
 }
 
-/* Numbers the groups: a choice each, or quarters of the numbers, whose borders are not between equal ones. */
+/* Numbers the groups: a choice each, or quarters of the numbers, whose borders are not between equal ones. Groups are
+ * runs of the sorted list. */
 static int make_groups(sample *s, int64_t n)
 {
     int64_t quarter = -1;
@@ -76,7 +82,8 @@ static int make_groups(sample *s, int64_t n)
     return groups;
 }
 
-/* With ties, H is (n - 1) times the share of the ranks' variance that lies between the groups. */
+/* With ties, H is (n - 1) times the share of the ranks' variance that lies between the groups. The result is epsilon
+ * squared with its bias taken out: 0 where groups say no more than chance. */
 static double effect(const sample *s, int64_t n, int groups)
 {
     double total = 0, between = 0;
@@ -89,12 +96,14 @@ static double effect(const sample *s, int64_t n, int groups)
         }
         between += sum * sum / (double)(end - i);
     }
+    /* Too few trials to tell, or all values equal. */
     if (total == 0 || groups < 2 || n <= groups)
         return 0;
     const double h = (double)(n - 1) * between / total, share = (h - groups + 1) / (double)(n - groups);
     return share > 0 ? share : 0;
 }
 
+/* A parameter that was suggested only in some trials is weighed among those. */
 static double weigh(const ranked *list, int64_t trials, const char *name, sample *samples)
 {
     int64_t n = 0;
@@ -107,6 +116,7 @@ static double weigh(const ranked *list, int64_t trials, const char *name, sample
     return effect(samples, n, make_groups(samples, n));
 }
 
+/* Ties by name, so that the table is the same each time. */
 static int by_share(const void *left, const void *right)
 {
     const wf_study_importance *a = left, *b = right;

@@ -1,4 +1,5 @@
-/* Lines between a study and its Python process: JSON arrays of strings. */
+/* Lines between a study and its Python process: JSON arrays of strings, one a line. Numbers are words too, so that both
+ * sides choose how to read them. */
 #include "optim/json_impl.h"
 #include "optim/study/study_impl.h"
 
@@ -12,6 +13,7 @@ wf_status wf_study_check_text(const char *what, const char *text)
     return WF_OK;
 }
 
+/* A line that fails is only noted: wf_line_end tells it, once. */
 void wf_line_begin(wf_line *line, const char *request)
 {
     *line = (wf_line){0};
@@ -41,6 +43,7 @@ void wf_line_add_int(wf_line *line, int64_t value)
 void wf_line_add_real(wf_line *line, double value)
 {
     char word[40];
+    /* Hexadecimal, which Python's float.fromhex reads without rounding. */
     snprintf(word, sizeof word, "%a", value);
     wf_line_add(line, word);
 }
@@ -70,6 +73,7 @@ static int64_t most_words(const char *line)
     return quotes / 2 + 1;
 }
 
+/* Words are unescaped into one text, which is never longer than the line. */
 static bool split_line(wf_words *words, const char *from)
 {
     char *to = words->text;
@@ -88,6 +92,7 @@ static bool split_line(wf_words *words, const char *from)
     }
 }
 
+/* The line may be anything that a broken Python prints: nothing is read before it was checked. */
 wf_status wf_words_parse(wf_words *words, const char *line)
 {
     *words = (wf_words){0};
@@ -113,6 +118,7 @@ void wf_words_free(wf_words *words)
 wf_status wf_words_int(const wf_words *words, int64_t i, int64_t *value)
 {
     char *end = NULL;
+    /* errno tells a number that is too large from one that fits. */
     errno = 0;
     if (i < words->count)
         *value = strtoll(words->word[i], &end, 10);

@@ -1,6 +1,7 @@
 /* The Python process of a study: started without fork (memory that MPI or a GPU driver has registered is not to be
  * copied), with pipes that no other process inherits, without the launcher's variables, and in a process group of its
- * own, so that signals for the ranks do not reach it. It ends when its standard input does. */
+ * own, so that signals for the ranks do not reach it. It ends when its standard input does, so it cannot outlive its
+ * rank, however that ends. */
 #include "core/config_author.h"
 #include "optim/json_impl.h"
 #include "optim/study/study_impl.h"
@@ -25,6 +26,7 @@ extern const char wf_study_script[];
 #define BOOT                                                                                                           \
     "import sys; sys.path = [p for p in sys.path if p]; import json; exec(json.loads(sys.stdin.buffer.readline()))"
 
+/* A clock that no one sets, for time-outs. */
 static int64_t now_ms(void)
 {
     struct timespec now;
@@ -53,6 +55,7 @@ static wf_status open_pipes(int pipes[4])
             close(low);
             made = pipes[i] >= 0;
         }
+    /* This process never blocks on Python: it polls with a time-out. */
     made = made && fcntl(pipes[1], F_SETFL, O_NONBLOCK) == 0 && fcntl(pipes[2], F_SETFL, O_NONBLOCK) == 0;
     if (made)
         return WF_OK;
@@ -74,6 +77,7 @@ static int set_attributes(posix_spawnattr_t *attributes)
                                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 }
 
+/* 0, or errno. */
 static int spawn(pid_t *child, const char *python, const char *name, const int pipes[4], char **environment)
 {
     posix_spawn_file_actions_t files;
@@ -101,6 +105,7 @@ wf_status wf_bridge_start(wf_bridge *bridge, const char *python, const char *nam
 {
     int pipes[4];
     *bridge = (wf_bridge){.to = -1, .from = -1};
+    /* Without the variables of a launcher: a Python with a communicator of its own would join this job. */
     char **environment = wf_config_environment_for_child();
     WF_CHECK(environment, WF_ERR_MEMORY, "no memory for the environment of Python");
     const wf_status status = open_pipes(pipes);
@@ -115,6 +120,7 @@ wf_status wf_bridge_start(wf_bridge *bridge, const char *python, const char *nam
         close_pipes(pipes);
         WF_FAIL(WF_ERR_UNSUPPORTED, "%s: %s", python, code == ENOENT ? "there is no such program" : strerror(code));
     }
+    /* The child's ends; with a copy of them open here, its end would not be seen. */
     close(pipes[0]);
     close(pipes[3]);
     bridge->to = pipes[1];
@@ -131,6 +137,7 @@ static bool wait_for_end(pid_t child, int64_t wait_ms)
 {
     for (const int64_t end = now_ms() + wait_ms;;) {
         siginfo_t found = {0};
+        /* WNOWAIT leaves the child for waitpid. */
         const int code = waitid(P_PID, (id_t)child, &found, WEXITED | WNOHANG | WNOWAIT);
         if (code != 0 && errno != EINTR)
             return false;
@@ -147,6 +154,7 @@ static int end_group(pid_t child, int64_t wait_ms)
     int how = -1;
     if (!wait_for_end(child, wait_ms))
         return -1;
+    /* The whole group, also if the leader has ended. */
     kill(-child, SIGKILL);
     while (waitpid(child, &how, 0) < 0)
         if (errno != EINTR)
@@ -172,6 +180,7 @@ void wf_bridge_end(wf_bridge *bridge)
         (void)end_bridge(bridge, LEAVE_MS);
 }
 
+/* The pipe told that it has ended: how, says its exit. */
 static wf_status ended(wf_bridge *bridge)
 {
     const int how = end_bridge(bridge, LEAVE_MS);
@@ -183,6 +192,7 @@ static wf_status ended(wf_bridge *bridge)
 
 static wf_status silent(wf_bridge *bridge, int64_t timeout_ms)
 {
+    /* One that does not answer would not end by itself either. */
     (void)end_bridge(bridge, 0);
     WF_FAIL(WF_ERR_TIMEOUT, "the Python process of the study did not answer within %lld ms, and was ended",
             (long long)timeout_ms);
@@ -191,7 +201,8 @@ static wf_status silent(wf_bridge *bridge, int64_t timeout_ms)
 /* --- Talking -------------------------------------------------------------------------------------------------------
  */
 
-/* write() without the SIGPIPE that one to an ended process would raise in this one. */
+/* write() without the SIGPIPE that one to an ended process would raise in this one. A SIGPIPE that was pending before
+ * is the program's, and stays. */
 static ssize_t write_quietly(int file, const char *data, size_t size)
 {
     sigset_t pipe_signal, pending, old;
@@ -220,6 +231,7 @@ static bool wait_ready(int file, short events, int64_t end_ms)
     for (;;) {
         const int64_t left = end_ms - now_ms();
         struct pollfd waits = {.fd = file, .events = events};
+        /* In turns of a second at most: the time left may not fit an int. */
         const int found = poll(&waits, 1, left < 0 ? 0 : (int)(left < 1000 ? left : 1000));
         if (found > 0)
             return true;
@@ -247,6 +259,7 @@ static wf_status send_line(wf_bridge *bridge, const char *line, int64_t timeout_
 
 static wf_status read_more(wf_bridge *bridge, int64_t timeout_ms, int64_t end_ms)
 {
+    /* A page at least, twice the room each time. */
     if (bridge->have + 4096 > bridge->room) {
         const size_t room = 2 * bridge->room + 8192;
         char *text = realloc(bridge->text, room);
@@ -264,6 +277,7 @@ static wf_status read_more(wf_bridge *bridge, int64_t timeout_ms, int64_t end_ms
     return WF_OK;
 }
 
+/* The script travels as a line of JSON, so no file has to be found. */
 static wf_status send_script(wf_bridge *bridge, int64_t timeout_ms, int64_t end_ms)
 {
     char *text = NULL;
@@ -286,9 +300,11 @@ wf_status wf_bridge_exchange(wf_bridge *bridge, const char *line, int64_t timeou
         WF_TRY(send_script(bridge, timeout_ms, end_ms));
     bridge->has_script = true;
     WF_TRY(send_line(bridge, line, timeout_ms, end_ms));
+    /* What came before the question is no answer to it. */
     bridge->have = 0;
     size_t seen = 0;
     for (;;) {
+        /* Only new bytes are searched. */
         char *end = bridge->have > seen ? memchr(bridge->text + seen, '\n', bridge->have - seen) : NULL;
         if (end) {
             *end = '\0';

@@ -9,6 +9,7 @@
 
 #define DEFAULT_TIMEOUT_MS 60000
 
+/* By the last name's ending alone. */
 static bool ends_in(const char *path, const char *const *endings)
 {
     const char *point = strrchr(path, '.'), *slash = strrchr(path, '/');
@@ -21,6 +22,7 @@ static bool ends_in(const char *path, const char *const *endings)
 static wf_status check_option_values(const wf_study_opts *o)
 {
     WF_CHECK(o->trials >= 0, WF_ERR_ARGUMENT, "a study of %lld trials", (long long)o->trials);
+    /* Optuna's samplers take 32 bits. */
     WF_CHECK(o->seed >= 0 && o->seed < 1LL << 32, WF_ERR_ARGUMENT, "a study with seed %lld: should be below 2^32",
              (long long)o->seed);
     WF_CHECK(o->startup_trials >= 0 && o->warmup_steps >= 0 && o->timeout_ms >= 0, WF_ERR_ARGUMENT,
@@ -42,6 +44,7 @@ static wf_status check(const wf_comm *comm, const char *name, const wf_study_opt
     WF_CHECK(o->groups >= 1 && o->groups <= wf_comm_size(comm), WF_ERR_ARGUMENT,
              "study %s: %d groups of %d ranks: should be 1 to %d", name, o->groups, wf_comm_size(comm),
              wf_comm_size(comm));
+    /* Groups find each other's trials only in a file. */
     WF_CHECK(o->storage || o->groups == 1, WF_ERR_ARGUMENT,
              "study %s: %d groups need a file that they share as .storage", name, o->groups);
     WF_CHECK(!o->storage || ends_in(o->storage, endings), WF_ERR_ARGUMENT,
@@ -55,7 +58,7 @@ static wf_status check(const wf_comm *comm, const char *name, const wf_study_opt
 
 #define SHOWN 160 /* of a text, in an error */
 
-/* What a rank opens. */
+/* What a rank opens. Fixed in size, so that it travels as one message. */
 typedef struct opening {
     int64_t number[9];
     uint64_t hash[2]; /* of the texts, which may be longer */
@@ -66,6 +69,7 @@ static opening opening_of(const char *name, const wf_study_opts *o)
 {
     opening mine;
     const char *const text[2] = {name ? name : "", o->storage ? o->storage : "memory"};
+    /* Compared and sent as bytes, so padding counts. */
     memset(&mine, 0, sizeof mine);
     const int64_t number[9] = {o->trials,         o->groups,      o->maximize,     (int)o->sampler, o->seed,
                                o->startup_trials, (int)o->pruner, o->warmup_steps, o->timeout_ms};
@@ -82,6 +86,7 @@ static wf_status compare_with(const wf_comm *comm, const opening *first, const o
     static const char *const numbers[] = {"trials",         "groups", "maximize",     "sampler",   "seed",
                                           "startup_trials", "pruner", "warmup_steps", "timeout_ms"};
     static const char *const texts[] = {"the name", "storage"};
+    /* The lowest rank that differs is named, by wf_agree_status. */
     const char *leader = WF_RANK(comm, 0), *rank = WF_RANK(comm, wf_comm_rank(comm));
     for (int i = 0; i < 2; i++)
         WF_CHECK(first->hash[i] == mine->hash[i], WF_ERR_ARGUMENT,
@@ -94,6 +99,7 @@ static wf_status compare_with(const wf_comm *comm, const opening *first, const o
     return WF_OK;
 }
 
+/* Before anything is split or started: with other options ranks would wait in different collectives. */
 static wf_status compare_options(wf_comm *comm, const char *name, const wf_study_opts *o)
 {
     const opening mine = opening_of(name, o);
@@ -124,7 +130,8 @@ static char *opening_line(const wf_study *study)
     wf_line_add_int(&line, o->trials);
     wf_line_add_int(&line, study->index);
     wf_line_add_int(&line, o->groups);
-    /* For the processes of a job that has just been killed to end. */
+    /* For the processes of a job that has just been killed to end. A lock that a killed process has left is waited for
+     * a quarter of the time, so that the answer still comes in time. */
     wf_line_add_real(&line, (double)o->timeout_ms / 4e3);
     return wf_line_end(&line);
 }
@@ -152,6 +159,7 @@ static wf_status try_python(wf_study *study, const char *python)
 
 static wf_status start_python(wf_study *study)
 {
+    /* A Python that the user names is the only one that is tried. */
     const char *const own = wf_config_get()->python;
     const char *const candidates[] = {own ? own : "python3", own ? NULL : "/usr/bin/python3", NULL};
     char why[1024] = "";
@@ -173,7 +181,7 @@ static wf_status start_python(wf_study *study)
  */
 
 /* Group 0 comes first: it makes the study in the storage, and no other group works in it while it repeats killed
- * trials. */
+ * trials. All ranks come here, whether they start a process or not. */
 static wf_status connect_group(wf_study *study)
 {
     const bool leads = wf_comm_rank(study->group) == 0;
@@ -186,8 +194,10 @@ static wf_status connect_group(wf_study *study)
 static wf_status split_ranks(wf_study *study, wf_comm *comm)
 {
     const int rank = wf_comm_rank(comm), size = wf_comm_size(comm);
+    /* A communicator of its own, so that a failure of the study is not one of the program's. */
     study->all = wf_comm_split(comm, 0, rank);
     WF_TRY(wf_check(study->all));
+    /* Neighbouring ranks form a group, and groups differ by one rank at most. */
     study->index = (int)((int64_t)rank * study->opts.groups / size);
     study->group = wf_comm_split(study->all, study->index, rank);
     return wf_check(study->group);
@@ -213,7 +223,9 @@ wf_study *wf_study_open(wf_comm *comm, const char *name, wf_study_opts opts)
     WF_NEED_NULL(comm);
     opts.groups = opts.groups ? opts.groups : 1;
     WF_TRY_NULL(compare_options(comm, name, &opts));
+    /* Checks are made after options were compared: equal options give equal errors. */
     WF_TRY_NULL(wf_agree_status(comm, check(comm, name, &opts)));
+    /* Python must answer before the ranks' own time-out. */
     const int64_t most = wf_config_get()->timeout_ms, wanted = opts.timeout_ms ? opts.timeout_ms : DEFAULT_TIMEOUT_MS;
     opts.timeout_ms = wanted < most ? wanted : most;
     wf_study *study = study_new(name, opts);
@@ -228,7 +240,8 @@ wf_study *wf_study_open(wf_comm *comm, const char *name, wf_study_opts opts)
     return wf_error_null();
 }
 
-/* Without the other ranks, who may not come: what rank 0 knows suffices. */
+/* Without the other ranks, who may not come: what rank 0 knows suffices. Without it the trial would count as running in
+ * the storage. */
 static void give_up_trial(wf_study *study)
 {
     const char *said;
@@ -244,6 +257,8 @@ static void give_up_trial(wf_study *study)
     free(text);
 }
 
+/* Local: it may be called after a failure, when collectives are of no use. Communicators are closed from the inside
+ * out. */
 void wf_study_close(wf_study *study)
 {
     if (!study)

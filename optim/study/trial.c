@@ -15,7 +15,8 @@
 
 /* The status of the lowest rank of the group that has failed; *all_end where every rank ends the trial in this call,
  * and *wrong where a rank has an error that another trial would have too. Whether the group itself is well says
- * wf_comm_alive. */
+ * wf_comm_alive. One reduction carries all three: a maximum of a number that is larger for a lower rank names the
+ * lowest. */
 static wf_status agree(wf_study *study, bool ends, wf_status status, bool *all_end, bool *wrong)
 {
     const int size = wf_comm_size(study->group);
@@ -29,11 +30,13 @@ static wf_status agree(wf_study *study, bool ends, wf_status status, bool *all_e
     *wrong = worst[2] != 0;
     if (worst[0] == 0)
         return WF_OK;
+    /* The failing rank's own words are broadcast, so that all have the same message. */
     if (status != WF_OK)
         WF_RAISE(status, "%s", message);
     return wf_bcast_status(study->group, status, size - (int)worst[0]);
 }
 
+/* The first error of a trial is its error; later ones come of it. */
 static wf_status keep_error(wf_trial *trial, wf_status status)
 {
     wf_status code;
@@ -51,7 +54,7 @@ wf_status wf_trial_check(const wf_trial *trial)
     return trial->status == WF_OK ? WF_OK : WF_RAISE(trial->status, "%s", trial->message);
 }
 
-/* A question in the middle of a trial; takes over the line. */
+/* A question in the middle of a trial; takes over the line. Every rank of the group asks it at the same place. */
 static wf_status question(wf_trial *trial, char *line, const double *value, wf_words *answer)
 {
     bool all_end, wrong;
@@ -63,6 +66,7 @@ static wf_status question(wf_trial *trial, char *line, const double *value, wf_w
     }
     status =
         value ? wf_study_call_value(trial->study, line, *value, answer) : wf_study_call(trial->study, line, answer);
+    /* An error of Python's would come again in the next trial, so the study ends with it. */
     trial->wrong = trial->wrong || status != WF_OK;
     return keep_error(trial, status);
 }
@@ -90,13 +94,15 @@ static wf_status check_range(const char *name, double low, double high, wf_study
     return WF_OK;
 }
 
-/* An error of the arguments is that of the trial, without a word to the others, who have the same one. */
+/* An error of the arguments is that of the trial, without a word to the others, who have the same one. The program sees
+ * it when the trial is told. */
 static bool begin(wf_trial *trial, wf_status status)
 {
     trial->wrong = status != WF_OK;
     return keep_error(trial, status) == WF_OK;
 }
 
+/* After an error suggestions return a default at once, so a program need not check each of them. */
 static bool usable(const wf_trial *trial)
 {
     return trial && trial->open && trial->status == WF_OK;
@@ -118,6 +124,7 @@ static wf_status ask_in_range(wf_trial *trial, const char *kind, const char *nam
 
 double wf_trial_suggest_float(wf_trial *trial, const char *name, double low, double high, wf_study_scale scale)
 {
+    /* The smallest double above 0: a logarithm needs a number above it. */
     if (!usable(trial) || !begin(trial, check_range(name, low, high, scale, 0x1p-1074)))
         return NAN;
     double value = NAN;
@@ -130,6 +137,7 @@ double wf_trial_suggest_float(wf_trial *trial, const char *name, double low, dou
 
 static wf_status check_ints(const char *name, int64_t low, int64_t high, wf_study_scale scale)
 {
+    /* Compared as doubles, which is exact within the bounds below. */
     WF_TRY(check_range(name, (double)low, (double)high, scale, 1));
     WF_CHECK(low >= -MOST_EXACT && high <= MOST_EXACT, WF_ERR_ARGUMENT,
              "parameter %s of [%lld, %lld]: should be within +-2^53", name, (long long)low, (long long)high);
@@ -178,12 +186,14 @@ int wf_trial_suggest_categorical(wf_trial *trial, const char *name, const char *
     if (question(trial, wf_line_end(&line), NULL, &answer) == WF_OK)
         keep_error(trial, wf_words_int(&answer, 1, &value));
     wf_words_free(&answer);
+    /* A choice that Python should not have given; the error is kept already if it is no number. */
     return value >= 0 && value < count ? (int)value : 0;
 }
 
 /* --- On the way ----------------------------------------------------------------------------------------------------
  */
 
+/* The value of rank 0 counts. Every rank reports, at the same step. */
 wf_status wf_trial_report(wf_trial *trial, double value, int64_t step)
 {
     wf_words answer;
@@ -197,6 +207,7 @@ wf_status wf_trial_report(wf_trial *trial, double value, int64_t step)
     return status;
 }
 
+/* Ranks get one answer: a rank that prunes alone would leave the others in a collective. */
 bool wf_trial_should_prune(wf_trial *trial)
 {
     int64_t value = 0;
@@ -213,6 +224,7 @@ bool wf_trial_should_prune(wf_trial *trial)
 
 wf_status wf_trial_prune(wf_trial *trial)
 {
+    /* Only noted: the trial ends when it is told. */
     WF_TRY(wf_trial_check(trial));
     trial->pruned = true;
     return WF_OK;
@@ -223,6 +235,7 @@ int64_t wf_trial_number(const wf_trial *trial)
     return trial ? trial->number : 0;
 }
 
+/* Dies with a failed trial, and is made anew for the next. */
 wf_comm *wf_trial_comm(const wf_trial *trial)
 {
     return trial ? trial->study->work : NULL;
@@ -231,13 +244,15 @@ wf_comm *wf_trial_comm(const wf_trial *trial)
 /* --- Begin and end -------------------------------------------------------------------------------------------------
  */
 
-/* A communicator for the trial: the last one's, unless that died on any rank. */
+/* A communicator for the trial: the last one's, unless that died on any rank. A failure of a trial must not end the
+ * study. */
 static wf_status refresh_comm(wf_study *study)
 {
     int64_t dead = !study->work || wf_comm_alive(study->work) != WF_OK;
     WF_TRY(wf_allreduce_i64(study->group, &dead, 1, WF_MAX));
     if (!dead)
         return WF_OK;
+    /* The error of the communicator was that of the trial before. */
     wf_error_clear();
     (void)wf_comm_close(study->work);
     study->work = wf_comm_split(study->group, 0, wf_comm_rank(study->group));
@@ -280,6 +295,7 @@ wf_status wf_study_ask(wf_study *study, wf_trial **trial)
         return WF_OK;
     WF_TRY(refresh_comm(study));
     WF_TRY(ask_number(study, "ask", &number));
+    /* No number: the study has as many trials as were asked for. */
     if (number < 0) {
         study->finished = true;
         return wait_for_others(study);
@@ -289,7 +305,8 @@ wf_status wf_study_ask(wf_study *study, wf_trial **trial)
     return WF_OK;
 }
 
-/* Until every rank of the group ends the trial: one that was told of a failure by its last call comes later. */
+/* Until every rank of the group ends the trial: one that was told of a failure by its last call comes later. Those that
+ * came early answer the questions of the others by agreeing again. */
 static wf_status agree_to_end(wf_study *study, wf_status status, bool *wrong)
 {
     for (bool all_end = false; !all_end;) {
@@ -306,6 +323,7 @@ static wf_status end_trial(wf_study *study, wf_trial *trial, wf_status status, d
     const wf_status why = agree_to_end(study, status != WF_OK ? status : wf_trial_check(trial), &wrong);
     WF_TRY(wf_comm_alive(study->group));
     char reason[sizeof trial->message] = "";
+    /* Kept before the next collective, which has errors of its own. */
     if (why != WF_OK)
         snprintf(reason, sizeof reason, "%s", wf_error_message());
     wf_error_clear();
@@ -316,6 +334,7 @@ static wf_status end_trial(wf_study *study, wf_trial *trial, wf_status status, d
     wf_line_add(&line, reason);
     status = wf_study_call_value(study, wf_line_end(&line), value, &answer);
     wf_words_free(&answer);
+    /* The answer is agreed on, so the trial is closed for all or the study is over. */
     WF_TRY(status);
     return wrong ? WF_RAISE(why, "%s", reason) : WF_OK;
 }
@@ -331,6 +350,7 @@ static wf_status check_told(const wf_study *study, const wf_trial *trial)
 wf_status wf_study_tell(wf_study *study, wf_trial *trial, double value)
 {
     WF_TRY(check_told(study, trial));
+    /* A NaN is no value for a sampler: the trial fails, and the study goes on. */
     const bool diverged = isnan(value) && !trial->pruned && trial->status == WF_OK;
     return end_trial(study, trial, diverged ? WF_RAISE(WF_ERR_NUMERIC, "the value is NaN") : WF_OK, value);
 }
@@ -342,6 +362,7 @@ wf_status wf_study_tell_failed(wf_study *study, wf_trial *trial, wf_status statu
     char message[sizeof trial->message];
     wf_status code;
     wf_error_save(&code, message, sizeof message);
+    /* The program's status need not come from this library. */
     if (code != status)
         snprintf(message, sizeof message, "%s", wf_status_name(status));
     /* Tells ranks that wait for this one in a call of the trial's communicator. */
@@ -360,6 +381,7 @@ wf_status wf_study_optimize(wf_study *study, wf_study_objective objective, void 
         WF_TRY(wf_study_ask(study, &trial));
         if (!trial)
             return WF_OK;
+        /* An objective that fails has ended its trial, not the study, unless the error is `wrong`. */
         const wf_status status = objective(trial, user, &value);
         WF_TRY(status == WF_OK ? wf_study_tell(study, trial, value) : wf_study_tell_failed(study, trial, status));
     }
