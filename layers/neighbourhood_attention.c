@@ -69,12 +69,9 @@ static const wf_layer_kind around_kind = {
 static bool add_parts(wf_layer *layer, const wf_neighbourhood_attention_opts *o)
 {
     around_state *s = layer->state;
-    const wf_token_linear_opts each = {/* unit: heads are never cut. */
-                                       .in = o->features,
-                                       .no_bias = o->no_bias,
-                                       .w_init = o->w_init,
-                                       .mesh = o->mesh,
-                                       .unit = o->features / o->heads};
+    /* A unit of the cut is a head: heads are never cut. */
+    const wf_token_linear_opts each = {
+        .in = o->features, .no_bias = o->no_bias, .w_init = o->w_init, .mesh = o->mesh, .unit = o->features / o->heads};
     wf_param_opts table = {.dtype = layer->ctx->dtype, .init = {WF_INIT_TRUNC_NORMAL, 0, 0.02}};
     const bool added = wf_projections_add(layer, each, true, &s->of);
     if (!o->no_relative) {
