@@ -1,4 +1,5 @@
-/* Activations, binary operations, dropout and epilogues in plain loops, through double: the oracle. */
+/* Activations, binary operations, dropout and epilogues in plain loops, through double: the oracle. The other devices
+ * are compared with these numbers, so each formula is as exact as double makes it. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>
@@ -9,6 +10,7 @@ static const double half_root = 0.70710678118654752440, normal_peak = 0.39894228
 /* Comparisons are written so that NaN comes through. */
 static double act_value(wf_act act, double slope, double x)
 {
+    /* `slope` is the parameter of activations that have one. */
     switch (act) {
     case WF_ACT_RELU:
         return x < 0 ? 0 : x;
@@ -50,6 +52,7 @@ static double act_value(wf_act act, double slope, double x)
     return x;
 }
 
+/* The derivative of the approximation, not of the exact function. */
 static double gelu_tanh_derivative(double x)
 {
     const double t = tanh(WF_GELU_SCALE * (x + WF_GELU_CUBE * x * x * x));
@@ -65,12 +68,14 @@ static double silu_derivative(double x)
 /* Reads x or y, as wf_act_by_x says. */
 static double act_derivative(wf_act act, double slope, double x, double y)
 {
+    /* By y where that suffices: then x need not be kept. */
     switch (act) {
     case WF_ACT_RELU:
         return y <= 0 ? 0 : 1;
     case WF_ACT_LEAKY_RELU:
         return y <= 0 ? slope : 1;
     case WF_ACT_ELU:
+        /* y = slope (e^x - 1), so slope e^x = y + slope. */
         return y <= 0 ? y + slope : 1;
     case WF_ACT_GELU:
         return 0.5 * (1 + erf(x * half_root)) + x * normal_peak * exp(-0.5 * x * x);
@@ -95,8 +100,10 @@ static double act_derivative(wf_act act, double slope, double x, double y)
     case WF_ACT_SQRT:
         return 0.5 / y;
     case WF_ACT_POW:
+        /* slope 0 is a constant, whose formula would be 0 times infinity at 0. */
         return slope == 0 ? 0 : slope * pow(x, slope - 1);
     case WF_ACT_ABS:
+        /* 0 at 0, and NaN for NaN. */
         return x > 0 ? 1 : x < 0 ? -1 : x;
     case WF_ACT_NONE:
     case WF_ACTS:
@@ -105,6 +112,7 @@ static double act_derivative(wf_act act, double slope, double x, double y)
     return 1;
 }
 
+/* Only activations whose derivative is known from y are fused. */
 double wf_ref_epilogue_slope(const wf_epilogue *epilogue, double y)
 {
     return act_derivative(epilogue->act, epilogue->slope, 0, y);

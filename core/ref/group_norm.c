@@ -1,9 +1,11 @@
-/* Normalisation of groups in plain loops: the oracle. Variance comes from squared deviations from the mean. */
+/* Normalisation of groups in plain loops: the oracle. Variance comes from squared deviations from the mean. All sums
+ * are in f64 and in the order of memory. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>
 #include <string.h>
 
+/* The group of a channel: groups are counted from channel 0 of the whole, of which `first` is the one here. */
 static int64_t column(const wf_group_norm_args *a, int64_t row, int64_t channel)
 {
     return row * a->groups + (a->first + channel) / a->size;
@@ -16,6 +18,7 @@ static void gather_group(const wf_group_norm_args *a, const double *x, double *c
     memset(count, 0, (size_t)k * sizeof *count);
     memset(mean, 0, (size_t)k * sizeof *mean);
     memset(squares, 0, (size_t)k * sizeof *squares);
+    /* count is a double, as the part that is sent is. */
     for (int64_t i = 0; i < a->rows * block; i++) {
         const int64_t g = column(a, i / block, i % a->channels);
         count[g]++;
@@ -40,6 +43,7 @@ wf_status wf_ref_group_norm_stats(wf_ctx *ctx, const wf_group_norm_args *args)
     return wf_ref_end(&frame);
 }
 
+/* Reads and writes f64 arrays directly: no frame converts them. */
 wf_status wf_ref_group_norm_merge(wf_ctx *ctx, const wf_array *parts, const wf_array *sums)
 {
     const int64_t k = parts->shape.dim[2];
@@ -97,6 +101,7 @@ typedef struct operands {
     double *dgamma, *dbeta; /* NULL: not wanted */
 } operands;
 
+/* Each sum of backward in one walk. */
 static void add_up(const wf_group_norm_args *a, const operands *o)
 {
     const int64_t k = a->rows * a->groups, block = a->places * a->channels;
@@ -148,6 +153,7 @@ wf_status wf_ref_group_norm_backward(wf_ctx *ctx, const wf_group_norm_args *args
     operands o = operands_of(&frame, args);
     const double *const given = args->sums ? wf_ref_in(&frame, args->sums) : NULL;
     const double *sums = given;
+    /* dx may be dy: the frame writes it back at the end, when dy was read. */
     double *const dx = wf_ref_out(&frame, args->dx, false);
     if (!given) {
         o.sums = wf_ref_work(&frame, 2 * k);

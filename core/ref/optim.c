@@ -1,4 +1,5 @@
-/* Updates of the optimizers, clipping and loss scaling in plain loops: the oracle. */
+/* Updates of the optimizers, clipping and loss scaling in plain loops: the oracle. core/cuda/optim.cu and core/cpu have
+ * the same formulas; the papers are named in optim/algorithms.c. */
 #include "core/ref/ref_impl.h"
 
 #include <math.h>
@@ -82,11 +83,13 @@ static void radam(const wf_optim_hyper *h, const run *r)
         const double g = prepared(h, r->g[i]) + h->decay * r->p[i];
         m[i] = h->beta1 * m[i] + (1 - h->beta1) * g;
         v[i] = h->beta2 * v[i] + (1 - h->beta2) * g * g;
+        /* Without a bound of the variance the step is the momentum's alone. */
         const double scale = factor > 0 ? factor * sqrt(h->bias2) / (sqrt(v[i]) + h->eps) : 1;
         move(h, r, i, m[i] / h->bias1 * scale);
     }
 }
 
+/* Between RMSprop and SGD (Akiba, Suzuki and Fukuda, 2017): sgd and rms are the two rates of this step. */
 static void rmsprop_sgd(const wf_optim_hyper *h, const run *r)
 {
     double *const m = r->state1, *const v = r->state2;
@@ -172,6 +175,7 @@ static wf_status update_segment(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_
     return wf_ref_end(&frame);
 }
 
+/* A step that is skipped changes nothing, in no segment. */
 wf_status wf_ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                               int64_t segments, const wf_optim_segment *segment)
 {
@@ -180,6 +184,7 @@ wf_status wf_ref_optim_update(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hy
     return WF_OK;
 }
 
+/* Every rank has the same sums, so all stop or none. */
 static bool stops_update(const double *trailer, double ranks)
 {
     const double sharded = trailer[WF_TRAILER_SHARDED], parts = trailer[WF_TRAILER_PARTS],
@@ -237,6 +242,7 @@ wf_status wf_ref_loss_scale(wf_ctx *ctx, const double *sum_squares, wf_loss_scal
 wf_status wf_ref_clip_scale(wf_ctx *ctx, const double *sum_squares, double max_norm, wf_optim_hyper *hyper)
 {
     (void)ctx;
+    /* A norm of 0 gives infinity, and the minimum 1: nothing is scaled. */
     const double factor = max_norm / (hyper->grad_scale * sqrt(*sum_squares));
     hyper->grad_scale *= factor < 1 ? factor : 1;
     return WF_OK;

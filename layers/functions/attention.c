@@ -1,5 +1,6 @@
 /* Attention: checks, the arguments of the kernels, and the gradient of the bias. Where features are sharded, a rank has
- * whole heads and computes them alone. */
+ * whole heads and computes them alone; where samples are, its own. Tokens that are cut are attention of layers/parallel
+ * (ring and heads), which calls the checks here. */
 #include "layers/attention.h"
 
 #include "comm/comm_author.h"
@@ -26,7 +27,7 @@ enum {
     SAVED
 };
 
-/* State of the node. */
+/* State of the node: what the kernels need beside arrays. */
 typedef struct attention_call {
     int64_t heads, first, all; /* of this rank, its first one, and of all ranks */
     int64_t first_sample;      /* of this rank, among those of all ranks */
@@ -96,6 +97,7 @@ static bool same_heads(const wf_layout *a, const wf_layout *b, int axis, int64_t
     const int last = a->global.rank - 1;
     const int64_t d = a->global.dim[last] / heads, e = b->global.dim[last] / heads;
     const int64_t *const left = a->bounds[axis], *const right = b->bounds[axis];
+    /* Only this rank's part is known: then its own bounds decide. */
     if (!left || !right)
         return a->box.lo[last] * e == b->box.lo[last] * d && a->box.hi[last] * e == b->box.hi[last] * d;
     for (int r = 0; r <= wf_mesh_size(a->mesh, (wf_axis)axis); r++)
@@ -118,6 +120,7 @@ static bool cuts_alike(const wf_layout *a, const wf_layout *b, int64_t heads)
         const bool features = a->dim[axis] == a->global.rank - 1;
         if (a->dim[axis] != b->dim[axis] || (features && !same_heads(a, b, axis, heads)))
             return false;
+        /* Bounds of samples may be kept in two lists; equal lists are one pointer. */
         if (!features && a->bounds[axis] && b->bounds[axis] && a->bounds[axis] != b->bounds[axis])
             return false;
     }
@@ -204,6 +207,7 @@ static wf_status check_bias(const wf_var *q, const wf_attention_opts *o, bool he
                  (o->bias_index || shape.dim[0] % 2 == 1),
              WF_ERR_SHAPE, "attention: a bias of shape %s, should be [rows,%lld]%s", wf_shape_text(shape, text),
              (long long)o->heads, o->bias_index ? "" : " of an odd number of rows");
+    /* A parameter is whole on every rank. */
     for (int d = 0; d < 2; d++)
         WF_CHECK(!wf_layout_is_sharded(&o->bias->value->layout, d), WF_ERR_SHAPE,
                  "attention: the bias is sharded, should be whole");
@@ -327,6 +331,7 @@ wf_tensor *wf_attention_columns(const wf_tensor *table, int64_t first, int64_t h
     return wf_tensor_view(table, (wf_box){.rank = 2, .lo = {0, first}, .hi = {table->shape.dim[0], first + heads}});
 }
 
+/* The columns of this rank's heads, in the type of sums. */
 static wf_tensor *own_table(const attention_call *call, const wf_tensor *table, wf_dtype wide)
 {
     wf_tensor *part = wf_attention_columns(table, call->first, call->heads);
@@ -368,6 +373,7 @@ static bool gather_values(const attention_call *call, const wf_var *q, const wf_
     for (int i = 0; i < SAVED; i++) {
         if (!given[i])
             continue;
+        /* Everything behind the mask is a list or table of i32. */
         const wf_dtype type = i == SAVED_MASK ? wide : i > SAVED_MASK ? WF_I32 : dtype;
         to->of[i] = wf_tensor_dense(given[i], type, WF_ROW_MAJOR);
         whole = whole && to->of[i];
@@ -426,7 +432,7 @@ static wf_status run_backward(wf_node *node, wf_tensor *const to[INPUTS], const 
     const wf_tensor *of[SAVED];
     attention_arrays arrays;
     const attention_call *const call = node->state;
-    /* The sums over ranks that follow are made all the same. */
+    /* A rank without heads has no gradient, but takes part in the sums over ranks that follow. */
     if (call->heads == 0)
         return WF_OK;
     for (int i = 0; i < SAVED; i++)
@@ -515,6 +521,7 @@ static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_a
     const wf_layout *const layout = &x->layout;
     const int last = x->shape.rank - 1;
     const int64_t d = (layout->known ? layout->global.dim[last] : x->shape.dim[last]) / o->heads;
+    /* Without heads here d is still that of a head, from the whole. */
     attention_call call = {.heads = x->shape.dim[last] / d, .all = o->heads, .causal = o->causal, .grid = grid_of(x)};
     call.first = layout->known ? layout->box.lo[last] / d : 0;
     call.first_sample = layout->known ? layout->box.lo[0] : 0;
@@ -522,6 +529,7 @@ static attention_call describe_call(const wf_var *q, const wf_var *k, const wf_a
     call.dropout = wf_tape_mode(q->tape) == WF_TRAIN ? o->dropout : 0;
     if (call.dropout > 0)
         call.random = draw_weights(q, k, &call);
+    /* The gradient of a parameter is summed by its optimizer: over all axes that cut samples or heads. */
     if (o->bias && o->bias->param)
         wf_param_sum_parts(o->bias->param, layout, ~0u);
     else if (o->bias && o->bias->value->layout.known)

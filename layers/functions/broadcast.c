@@ -18,7 +18,7 @@ static wf_shape global_shape(const wf_tensor *x)
     return x->layout.known ? x->layout.global : x->shape;
 }
 
-/* Returns true if dimension d of a result of this rank is repeated in x. */
+/* Returns true if dimension d of a result of this rank is repeated in x. Dimensions are counted from the last one. */
 static bool repeats(wf_shape whole, int rank, int d, int64_t length)
 {
     const int own = d - (rank - whole.rank);
@@ -39,7 +39,8 @@ static bool merge_shapes(wf_shape a, wf_shape b, wf_shape *out)
     return true;
 }
 
-/* How one axis cuts the result, of which `of` are the two variables; false: they lie differently over it. */
+/* How one axis cuts the result, of which `of` are the two variables; false: they lie differently over it. Each variable
+ * that is sharded along the axis has to say the same. */
 static bool merge_axis(const wf_tensor *const of[2], int axis, wf_broadcast *out)
 {
     const int rank = out->layout.global.rank;
@@ -51,6 +52,7 @@ static bool merge_axis(const wf_tensor *const of[2], int axis, wf_broadcast *out
         const int64_t length = out->layout.global.dim[d];
         const bool whole = other->placement[axis] != WF_SHARDED;
         const bool repeated = repeats(other->global, rank, d, length) || (whole && length == 1);
+        /* The cut of a repeated dimension would give its ranks different parts of one number. */
         if (repeats(own->global, rank, d, length))
             return false;
         if (whole ? !repeated : repeated || other->dim[axis] != e)
@@ -61,6 +63,7 @@ static bool merge_axis(const wf_tensor *const of[2], int axis, wf_broadcast *out
         out->layout.dim[axis] = (uint8_t)d;
         out->layout.box.lo[d] = own->box.lo[d - shift];
         out->layout.box.hi[d] = own->box.hi[d - shift];
+        /* A layout may not know its bounds; then the other's are taken. */
         if (!out->layout.bounds[axis])
             out->layout.bounds[axis] = own->bounds[axis];
         else if (own->bounds[axis] && own->bounds[axis] != out->layout.bounds[axis])
@@ -105,10 +108,12 @@ wf_status wf_broadcast_of(const char *what, const wf_tensor *a, const wf_tensor 
              "%s takes layouts that cut a dimension alike, or one that repeats it, not (%s) and (%s); wf_redistribute "
              "one of them",
              what, wf_layout_text(&a->layout, left), wf_layout_text(&b->layout, right));
+    /* The order of the one with all dimensions, so that the larger one is not turned. */
     out->order = a->shape.rank == out->shape.rank ? a->order : b->order;
     return WF_OK;
 }
 
+/* A view only: nothing is copied for a repeated dimension. */
 wf_strided wf_broadcast_view(const wf_tensor *x, wf_shape shape)
 {
     const wf_strided own = wf_tensor_strided(x);
@@ -182,6 +187,7 @@ static wf_status give_gradient(wf_node *node, int i)
     const broadcast_state *state = node->state;
     const wf_tensor *x = node->in[i]->value;
     bool add = false;
+    /* No axis repeats it: dx is written in place. */
     if (state->axes[i] == 0) {
         wf_tensor *dx = wf_node_grad(node, i, &add);
         WF_NEED(dx);
@@ -192,6 +198,7 @@ static wf_status give_gradient(wf_node *node, int i)
     wf_tensor *dx = wf_tensor_new_like(x);
     WF_NEED(dx);
     wf_status status = fold_gradient(node, i, dx, false);
+    /* Summed here, since this variable need not be a parameter. */
     if (status == WF_OK && wf_tensor_count(dx) > 0)
         status = wf_allreduce_raw(comm, dx->data, dx->data, wf_tensor_count(dx), dx->dtype, WF_SUM);
     if (status == WF_OK)
@@ -250,6 +257,7 @@ wf_var *wf_broadcast_binary(wf_binary_kind kind, wf_var *a, wf_var *b)
     WF_TRY_NULL(wf_broadcast_of(ops[kind].name, a->value, b->value, &to));
     const broadcast_state state = {kind, {to.axes[0], to.axes[1]}};
     wf_comm *comm = NULL;
+    /* Backward will sum over it, so the tape learns of its failures. */
     if ((to.axes[0] | to.axes[1]) != 0)
         WF_NEED_NULL(comm = wf_mesh_comm(to.layout.mesh, to.axes[0] | to.axes[1]));
     wf_tensor *y = wf_tensor_new_step(a->value->ctx, a->value->dtype, to.shape, to.order);

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+/* wf_backward frees values that nothing needs any more; a program that wants one keeps it. */
 wf_status wf_function_check_value(const char *what, const wf_var *x)
 {
     WF_CHECK(x->value, WF_ERR_STATE, "%s of a variable whose value went with the backward that passed it", what);
@@ -69,6 +70,7 @@ wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_
     return WF_OK;
 }
 
+/* In its own order: for functions of each element. */
 wf_tensor *wf_function_value(const wf_var *x)
 {
     return wf_tensor_dense(x->value, x->value->dtype, x->value->order);
@@ -85,6 +87,7 @@ wf_tensor *wf_dense_value(const wf_var *x)
     return wf_tensor_dense(x->value, x->value->dtype, order);
 }
 
+/* `from` says which dimension of x each dimension of y is, -1 for a new one: its cut goes along. */
 wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order order, const int *from)
 {
     char text[WF_LAYOUT_TEXT];
@@ -100,6 +103,7 @@ wf_tensor *wf_output(const char *what, const wf_var *x, wf_shape shape, wf_order
     return y;
 }
 
+/* On failure y is freed, and NULL says so; the caller only frees its own. */
 wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_node_spec *record, wf_tensor *y)
 {
     if (status == WF_OK)
@@ -111,6 +115,7 @@ wf_var *wf_function_finish(wf_status status, wf_tape *tape, const wf_node_spec *
 wf_status wf_function_give(wf_node *node, int i, wf_tensor *dx)
 {
     WF_NEED(dx);
+    /* A gradient that is dy itself must not be added to in place. */
     return wf_node_give(node, i, dx, dx->storage == wf_node_dy(node)->storage);
 }
 
@@ -120,6 +125,7 @@ wf_reduction wf_reduction_mean(const wf_var *x, int without)
 {
     const wf_layout *layout = &x->value->layout;
     wf_shape shape = layout->known ? layout->global : x->value->shape;
+    /* Elements here and of all ranks: their share of the samples. */
     const int64_t own = wf_shape_count(x->value->shape), all = wf_shape_count(shape);
     wf_reduction reduction = wf_reduction_of(x);
     reduction.loss_mean = !layout->known;
@@ -152,6 +158,7 @@ wf_reduction wf_reduction_of(const wf_var *x)
 
 wf_tensor *wf_reduction_scalar(const wf_var *x)
 {
+    /* Losses are f32 at least. */
     const bool narrow = x->value->dtype == WF_BF16 || x->value->dtype == WF_F16;
     wf_tensor *y =
         wf_tensor_new_step(x->value->ctx, narrow ? WF_F32 : x->value->dtype, wf_shape_scalar(), WF_ROW_MAJOR);

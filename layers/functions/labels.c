@@ -14,6 +14,7 @@ static wf_status check_label_rows(const char *what, const wf_var *scores, const 
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT], part[WF_PART_TEXT];
     const wf_shape *s = &scores->value->shape, *l = &labels->shape;
     WF_TRY(wf_function_check(what, scores, WF_ANY_FUNCTION));
+    /* Labels of other types would be rounded on the way. */
     WF_CHECK(labels->dtype == WF_U8 || labels->dtype == WF_I32 || labels->dtype == WF_I64, WF_ERR_DTYPE,
              "%s takes labels of type u8, i32 or i64, not %s", what, wf_dtype_name(labels->dtype));
     bool same = s->rank >= 2 && s->rank <= 5 && l->rank == s->rank - 1 && l->dim[0] == s->dim[0];
@@ -39,7 +40,7 @@ wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tenso
     return WF_OK;
 }
 
-/* The axes that cut the classes, all of whose ranks have the same rows. */
+/* The axes that cut the classes, all of whose ranks have the same rows: sums over them join what belongs to one row. */
 static unsigned class_axes(const wf_layout *layout)
 {
     return wf_layout_axes(layout, 1u << 1);
@@ -84,6 +85,7 @@ static wf_status nll_run(const label_state *state, const wf_tensor *logp, const 
     return WF_OK;
 }
 
+/* Reads a number from the device, so the host waits here: only losses that ignore labels, or weigh classes, do. */
 static wf_status count_labels(wf_ctx *ctx, const wf_tensor *labels, int64_t ignored, int64_t *count)
 {
     wf_tensor *counted = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
@@ -108,6 +110,7 @@ static wf_status take_weights(const wf_tensor *labels, int64_t ignored, const wf
         &(wf_take_args){.table = &rows, .index = &index, .y = &to, .whole = rows.shape.dim[0], .ignored = ignored});
 }
 
+/* In f64, so that the sum of many weights keeps its digits. */
 static wf_status sum_weights(const wf_tensor *labels, int64_t ignored, const wf_tensor *weight, double *sum)
 {
     wf_ctx *ctx = labels->ctx;
@@ -130,7 +133,7 @@ out:
     return status;
 }
 
-/* What the rows of this rank count for, in a mean that is not over all of them. */
+/* What the rows of this rank count for, in a mean that is not over all of them. A rank may have none that counts. */
 static wf_status count_rows(wf_ctx *ctx, const wf_tensor *labels, const wf_label_opts *opts, double *own)
 {
     int64_t count = 0;
@@ -147,6 +150,7 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const w
 {
     const wf_layout *layout = &x->value->layout;
     double own = 0, all;
+    /* Ranks along the classes have the same rows, so they are not counted again. */
     const unsigned classes = class_axes(layout), axes = wf_layout_axes(layout, ~0U) & ~classes;
     if (opts->reduction != WF_REDUCTION_MEAN || (!opts->ignores && !opts->weight))
         return WF_OK;
@@ -158,9 +162,11 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const w
     all = own;
     if (axes != 0)
         WF_TRY(wf_allreduce_f64(wf_mesh_comm(layout->mesh, axes), &all, 1, WF_SUM));
+    /* Only ignored rows on all ranks, or weights of 0: the mean is 0, not NaN. */
     reduction->scale = all > 0 ? 1.0 / all : 0;
     reduction->loss_count = all;
     reduction->loss_part = own;
+    /* Each rank along the classes has a part of a row's loss. */
     for (int a = 0; a < WF_AXES; a++)
         if (classes >> a & 1)
             reduction->loss_part /= wf_mesh_size(layout->mesh, (wf_axis)a);
@@ -196,6 +202,7 @@ static wf_var *weigh_classes(wf_var *logp, const wf_tensor *weight)
         shape.dim[d] = 1;
     wf_tensor *dense = wf_tensor_dense(weight, logp->value->dtype, WF_ROW_MAJOR);
     wf_tensor *table = dense ? wf_tensor_recast(dense, shape, WF_ROW_MAJOR) : NULL;
+    /* A table that is whole on every rank, which wf_mul is told by a layout. */
     if (table && layout->known)
         table->layout =
             (wf_layout){.known = true, .mesh = layout->mesh, .global = shape, .box = wf_box_of_shape(shape)};
@@ -214,6 +221,7 @@ wf_var *wf_nll(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
         return wf_error_need_null("nll", "the tensor of labels", __FILE__, __LINE__);
     WF_TRY_NULL(wf_labels_check("nll", logp, labels));
     WF_TRY_NULL(check_label_opts("nll", logp->value->shape.dim[1], &opts));
+    /* What cross entropy of logits does in one pass is not offered here in another form. */
     WF_CHECK_NULL(opts.smoothing == 0 && opts.reduction == WF_REDUCTION_MEAN, WF_ERR_UNSUPPORTED,
                   "nll takes no smoothing and no reduction but the mean; wf_softmax_cross_entropy does, of logits");
     if (opts.weight) {
@@ -225,6 +233,7 @@ wf_var *wf_nll(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
     WF_NEED_NULL(logp);
     wf_reduction reduction = reduction_of_rows(logp, opts.reduction);
     wf_tensor *x = wf_dense_value(logp), *y = wf_reduction_scalar(logp);
+    /* Labels are few and small: a copy costs little. */
     wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
     wf_status status = weigh_counted(logp, at, &opts, &reduction);
     const label_state state = {reduction.scale, ignored_of(opts)};
@@ -287,7 +296,7 @@ static wf_status entropy_backward(wf_node *node)
 
 static const wf_op entropy_op = {.name = "softmax_cross_entropy", .backward = entropy_backward};
 
-/* Tensors that a loss of scores keeps or makes. */
+/* Tensors that a loss of scores keeps or makes. `weight` is wide, since sums are. */
 typedef struct entropy_tensors {
     wf_tensor *x, *labels, *log_sum, *weight, *most, *y; /* most: of scores whose classes are cut */
 } entropy_tensors;
@@ -314,7 +323,8 @@ static wf_status entropy_run(const entropy_state *state, const entropy_tensors *
                                                                        .whole = state->whole});
 }
 
-/* The largest scores and the sums of rows of all classes, of which this rank has some. */
+/* The largest scores and the sums of rows of all classes, of which this rank has some. Each rank has the largest score
+ * and the sum of its own classes; the merge makes those of all from them. */
 static wf_status entropy_merge(const entropy_state *state, const entropy_tensors *t, const wf_layout *layout,
                                unsigned axes)
 {
@@ -329,6 +339,7 @@ static wf_status entropy_forward(wf_status status, const entropy_state *state, c
                                  const wf_layout *layout)
 {
     const unsigned axes = class_axes(layout);
+    /* A rank that failed says so; the others would wait in the merge. */
     if (axes != 0) {
         if (status == WF_OK)
             status = entropy_merge(state, t, layout, axes);
@@ -338,6 +349,7 @@ static wf_status entropy_forward(wf_status status, const entropy_state *state, c
     status = entropy_run(state, t, true);
     if (axes == 0 || t->y->shape.rank == 0)
         return status;
+    /* Losses of rows are parts too; a scalar is summed by the optimizer's count of parts. */
     WF_TRY(wf_comm_post_failure(wf_mesh_world(layout->mesh), status)); /* the others may wait in the sum of rows */
     return wf_entropy_sum_rows(layout->mesh, axes, t->y);
 }
@@ -388,6 +400,7 @@ wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_lab
     const wf_layout *const layout = &logits->value->layout;
     const int64_t whole = layout->known ? layout->global.dim[1] : logits->value->shape.dim[1];
     const int64_t first = layout->known ? layout->box.lo[1] : 0;
+    /* Wrong labels of one rank alone are told before the first message. */
     WF_TRY_NULL(post_wrong_labels(layout, class_axes(layout), check_entropy(logits, whole, labels, &opts)));
     wf_reduction reduction = reduction_of_rows(logits, opts.reduction);
     const wf_dtype wide = logits->value->dtype == WF_F64 ? WF_F64 : WF_F32;
@@ -395,6 +408,7 @@ wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_lab
                          .labels = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR),
                          .log_sum = wf_tensor_new_step(logits->value->ctx, wide, labels->shape, WF_ROW_MAJOR),
                          .weight = wf_tensor_dense(opts.weight, wide, WF_ROW_MAJOR)};
+    /* Only cut classes need the largest scores kept: a whole row finds its own again. */
     if (class_axes(layout) != 0)
         t.most = wf_tensor_new_step(logits->value->ctx, wide, labels->shape, WF_ROW_MAJOR);
     t.y =
@@ -447,6 +461,7 @@ wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label
         return NULL;
     WF_TRY_NULL(wf_function_check("token_cross_entropy", logits, WF_ANY_FUNCTION));
     const wf_layout *const layout = &logits->value->layout;
+    /* wf_image moves the classes from dimension 2 to 1. */
     WF_TRY_NULL(post_wrong_labels(layout, wf_layout_axes(layout, 1u << 2), check_token_labels(logits, labels)));
     const wf_shape s = logits->value->shape;
     return wf_softmax_cross_entropy(wf_image(logits, WF_SHAPE(s.dim[1])), labels, opts);

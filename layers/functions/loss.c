@@ -1,5 +1,6 @@
-/* Losses as functions. They divide by the global number of samples where the batch has a layout, so the loss of a
- * rank is its part of the global mean. Nothing here communicates. */
+/* Losses as functions. They divide by the global number of samples where the batch has a layout, so the loss of a rank
+ * is its part of the global mean. Nothing here communicates; wf_reduction says what the optimizer has to know of a sum
+ * that is a part. */
 #include "layers/loss.h"
 #include "comm/mesh.h"
 #include "layers/functions/functions_impl.h"
@@ -46,7 +47,7 @@ static wf_status give_loss(wf_node *node, int i, const wf_tensor *x, const wf_te
 }
 
 /* A loss of two variables is symmetric, so the second one's gradient is the first one's with the arguments exchanged.
- */
+ * That holds for mse, l1 and huber; the others have no second variable. */
 static wf_status loss_backward(wf_node *node)
 {
     const wf_tensor *x = wf_node_saved(node, 0), *t = wf_node_saved(node, 1);
@@ -98,8 +99,10 @@ static wf_var *loss(loss_state state, wf_var *a, wf_var *b, const wf_tensor *tar
     const wf_reduction reduction = state.reduction == WF_REDUCTION_MEAN
                                        ? wf_reduction_mean(a, state.kind == WF_LOSS_KL ? 1 : -1)
                                        : wf_reduction_of(a);
+    /* 1, or the factor that smooth_l1 brings. */
     state.scale *= reduction.scale;
     wf_tensor *x = wf_function_value(a);
+    /* Without a reduction the loss has x's shape, and dloss a number for each element. */
     wf_tensor *y = state.reduction == WF_REDUCTION_NONE ? wf_tensor_new_like(a->value) : wf_reduction_scalar(a);
     /* x and t in one order, so that the kernel needs no strides; a target of another type is converted here. */
     wf_tensor *t = wf_tensor_dense(target, a->value->dtype, a->value->order);
@@ -115,6 +118,7 @@ static wf_var *loss(loss_state state, wf_var *a, wf_var *b, const wf_tensor *tar
                                                      .state = &state,
                                                      .state_bytes = sizeof state},
                                      y);
+    /* The node holds what it needs of both. */
     wf_tensor_free(x);
     wf_tensor_free(t);
     return wf_reduction_mark(out, &reduction);
@@ -174,6 +178,7 @@ wf_var *wf_kl_div_reduced(wf_var *logq, const wf_tensor *p, wf_loss_reduction re
 
 wf_var *wf_focal_logits(wf_var *x, const wf_tensor *target, wf_focal_opts opts)
 {
+    /* 0 means unset, so a gamma of 0 is WF_ZERO. */
     const double gamma = wf_opt(opts.gamma, 2), alpha = opts.unweighted ? -1 : wf_opt(opts.alpha, 0.25);
     WF_CHECK_NULL(gamma >= 0 && gamma < INFINITY, WF_ERR_ARGUMENT,
                   "focal_logits: gamma is %g, should be 0 (WF_ZERO) or more", gamma);
@@ -239,6 +244,7 @@ wf_var *wf_smooth_l1(wf_var *a, wf_var *b, double beta)
 wf_var *wf_smooth_l1_reduced(wf_var *a, wf_var *b, double beta, wf_loss_reduction reduction)
 {
     WF_CHECK_NULL(beta >= 0 && beta < INFINITY, WF_ERR_ARGUMENT, "smooth_l1: beta is %g, should be 0 or more", beta);
+    /* The limit of Huber's loss over beta. */
     if (beta == 0)
         return wf_l1_reduced(a, b, reduction);
     const loss_state state = {.kind = WF_LOSS_HUBER, .scale = 1 / beta, .delta = beta, .reduction = reduction};

@@ -4,6 +4,7 @@
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 
+/* count -1 marks a wrong list, which the function then refuses. */
 wf_dims wf_dims_make(int count, const int *dim)
 {
     wf_dims dims = {.count = count};
@@ -41,6 +42,7 @@ static wf_status reduction_of(const char *what, const wf_var *x, wf_dims dims, r
         out->set |= 1u << d;
     }
     int at = 0;
+    /* Two walks: kept dimensions keep their order, and so do the others. */
     for (int folded = 0; folded < 2; folded++)
         for (int d = 0; d < shape.rank; d++) {
             if ((int)(out->set >> d & 1) != folded)
@@ -79,7 +81,8 @@ static wf_tensor *take_result(const char *what, const wf_var *x, const reduction
     return wf_error_null();
 }
 
-/* y, without or with the dimensions that are reduced, as an array of x's shape: steps of 0 along them. */
+/* y, without or with the dimensions that are reduced, as an array of x's shape: steps of 0 along them. Written to, it
+ * is a sum; read, a repetition. */
 static wf_strided spread_view(const wf_tensor *y, wf_shape shape, unsigned set)
 {
     const wf_strided own = wf_tensor_strided(y);
@@ -125,6 +128,7 @@ static wf_status sum_over_run(const sum_state *s, const wf_tensor *x, const wf_t
 static wf_var *sum_over(const wf_op *op, wf_var *x, wf_dims dims, bool keep)
 {
     reduction_dims r;
+    /* Sums of 16-bit numbers are made and kept in f32. */
     x = wf_widened(x);
     if (!x)
         return NULL;
@@ -162,7 +166,7 @@ static wf_tensor *view_as_rows(const wf_tensor *x, const reduction_dims *r)
     return rows;
 }
 
-/* Goes back: a view of the rows with x's dimensions. */
+/* Goes back: a view of the rows with x's dimensions, and no copy. */
 static wf_tensor *from_rows(const wf_tensor *rows, const reduction_dims *r)
 {
     int inverse[WF_MAX_RANK] = {0};
@@ -197,6 +201,7 @@ static wf_status max_backward(wf_node *node)
 
 static const wf_op max_op = {.name = "max", .backward = max_backward};
 
+/* y NULL: only the places are wanted. */
 static wf_status most_run(const reduction_dims *r, const wf_tensor *x, const wf_tensor *y, const wf_tensor *index)
 {
     WF_NEED(index);

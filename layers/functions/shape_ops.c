@@ -37,6 +37,7 @@ static wf_box region_along(wf_shape whole, int64_t dim, int64_t lo, int64_t exte
     return box;
 }
 
+/* Regions of dy are copied back, so nothing of the inputs is saved. */
 static wf_status concat_backward(wf_node *node)
 {
     const int64_t *state = node->state, *extent = state + 1;
@@ -180,18 +181,21 @@ static wf_status slice_backward(wf_node *node)
 
 static const wf_op slice_op = {.name = "slice", .backward = slice_backward};
 
+/* A cut dimension may be sliced only as a whole: other parts of it lie on other ranks. */
 wf_var *wf_slice(wf_var *x, wf_box box)
 {
     if (!x)
         return NULL;
     WF_TRY_NULL(wf_function_check_value("slice", x));
     const wf_box whole = wf_box_of_shape(x->value->shape);
+    /* A slice of all is x itself. */
     if (wf_box_equal(box, whole))
         return x;
     wf_tensor *view = wf_tensor_view(x->value, box);
     if (!view)
         return NULL;
     int from[WF_MAX_RANK];
+    /* A dimension that is sliced keeps no cut. */
     for (int d = 0; d < box.rank; d++)
         from[d] = box.lo[d] == 0 && box.hi[d] == whole.hi[d] ? d : -1;
     wf_layout layout;
@@ -218,7 +222,7 @@ static wf_status reshape_backward(wf_node *node)
 
 static const wf_op reshape_op = {.name = "reshape", .backward = reshape_backward};
 
-/* Returns true if both orders of this shape are one sequence in memory. */
+/* Returns true if both orders of this shape are one sequence in memory. Lengths of 1 have no place in the sequence. */
 static bool orders_agree(wf_shape shape)
 {
     int64_t rows[WF_MAX_RANK], last[WF_MAX_RANK];
@@ -247,6 +251,7 @@ static bool resolve(wf_shape in, wf_shape *out)
     int front, back, unknown = -1;
     int64_t left = 1, known = 1;
     for (int d = 0; d < out->rank; d++) {
+        /* -1 once; any other negative length is wrong. */
         if (out->dim[d] >= 0)
             continue;
         if (out->dim[d] != -1 || unknown >= 0)
@@ -273,6 +278,7 @@ static wf_tensor *reshaped(const wf_tensor *x, wf_shape shape, wf_shape whole, w
     /* If both names fit the bytes, takes the one that later layers need not convert. All ranks take the same one, which
      * an empty part or one of a single element must not decide: exchanges travel in the order of the memory. */
     const wf_order order = shape.rank >= 4 && orders_agree(whole) ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
+    /* The order in which backward has to read dy. */
     *seen = x->order;
     if (x->order == WF_ROW_MAJOR || orders_agree(from))
         return wf_tensor_recast(x, shape, order);

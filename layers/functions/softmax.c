@@ -46,6 +46,7 @@ static wf_status softmax_check(const char *what, const wf_var *x)
 
 static wf_var *softmax(const wf_op *op, bool logarithm, wf_var *x)
 {
+    /* x's layout goes along unchanged. */
     static const int same[WF_MAX_RANK] = {0, 1, 2, 3, 4, 5};
     /* Sums of exponentials over many classes lose too much in 16 bits. */
     x = wf_widened(x);

@@ -1,4 +1,5 @@
-/* Rows of a table by their numbers: the function, and what the embedding layers are made of. */
+/* Rows of a table by their numbers: the function, and what the embedding layers are made of. A table may be a part:
+ * rows of other ranks come out as zeros, and a sum over those ranks joins them (wf_take_part). */
 #include "comm/comm_author.h"
 #include "comm/mesh.h"
 #include "layers/functions.h"
@@ -31,6 +32,7 @@ static wf_take_args args_of(const wf_take_part *part, const wf_array *table, con
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
+/* Kernels read dy row by row, so it is brought into that order. */
 static wf_status sum_rows_back(const wf_node *node, const wf_tensor *table, bool add)
 {
     const take_call *call = node->state;
@@ -54,6 +56,7 @@ static wf_status give_table_gradient(wf_node *node)
     wf_tensor *table = dx ? view_as_table(dx) : NULL;
     wf_status status = table ? sum_rows_back(node, table, false) : wf_error_take("dx", __FILE__, __LINE__);
     wf_tensor_free(table);
+    /* Each rank has rows of its own indices; the table is the same on all, and so must its gradient be. */
     if (status == WF_OK && call->sums && wf_tensor_count(dx) > 0)
         status = wf_allreduce_raw(call->sums, dx->data, dx->data, wf_tensor_count(dx), dx->dtype, WF_SUM);
     if (status == WF_OK)
@@ -103,6 +106,7 @@ static wf_status check_take(const char *what, const wf_var *table, const wf_var 
         WF_CHECK(!wf_layout_is_sharded(&x->layout, d), WF_ERR_SHAPE,
                  "%s needs all of the table, which is sharded: %s; wf_redistribute it first", what,
                  wf_layout_text(&x->layout, left));
+    /* Indices of another mesh would be cut over other ranks than the table is shared by. */
     WF_CHECK(!x->layout.known || (i->layout.known && i->layout.mesh == x->layout.mesh), WF_ERR_SHAPE,
              "%s has a table (%s) and indices (%s), which are not of one mesh", what, wf_layout_text(&x->layout, left),
              wf_layout_text(&i->layout, right));
@@ -141,6 +145,7 @@ static wf_status run_take(const wf_take_part *part, const wf_tensor *x, const wf
     const wf_array from = wf_tensor_array(table), at = wf_tensor_array(index), to = wf_tensor_array(y);
     const wf_take_args args = args_of(part, &from, &at, &to);
     wf_status status = x->ctx->k->take_forward(x->ctx, &args);
+    /* Zeros of all ranks but one: the sum is exact. */
     if (status == WF_OK && part->comm && wf_tensor_count(y) > 0)
         status = wf_allreduce_raw(part->comm, y->data, y->data, wf_tensor_count(y), y->dtype, WF_SUM);
     wf_tensor_free(table);
@@ -151,6 +156,8 @@ wf_var *wf_take_rows(const char *what, wf_var *table, const wf_var *index, const
 {
     WF_TRY_NULL(check_take(what, table, index));
     const wf_tensor *x = table->value;
+    /* A table with a layout is whole on all ranks that share the indices, so its gradient is summed here and not by an
+     * optimizer. */
     const unsigned axes = x->layout.known ? wf_layout_axes(&index->value->layout, ~0u) : 0;
     take_call call = {.part = *part};
     if (axes)
