@@ -42,12 +42,13 @@ static uint32_t word_at(const mo_file *f, uint64_t at)
     return (uint32_t)b[3] << 24 | (uint32_t)b[2] << 16 | (uint32_t)b[1] << 8 | b[0];
 }
 
-/* Entry i of a table of texts. */
+/* Entry i of a table of texts. The caller has checked that the table lies in the file; the text is checked here. */
 static wf_status text_at(const mo_file *f, uint64_t table, uint64_t i, const char **text, uint64_t *length)
 {
     const uint64_t at = table + 8 * i;
     *length = word_at(f, at);
     const uint64_t place = word_at(f, at + 4);
+    /* By subtraction: a sum of numbers of the file might wrap around. */
     WF_CHECK(place <= f->bytes && *length <= f->bytes - place, WF_ERR_FORMAT,
              "%s: message %llu has bytes %llu to %llu of a file of %llu", f->path, (unsigned long long)i,
              (unsigned long long)place, (unsigned long long)(place + *length), (unsigned long long)f->bytes);
@@ -57,6 +58,7 @@ static wf_status text_at(const mo_file *f, uint64_t table, uint64_t i, const cha
 
 /* --- pairs -------------------------------------------------------------------------------------------------------- */
 
+/* The high half is folded in, since slots take the low bits. */
 static uint64_t hash_message(const char *text, uint64_t length)
 {
     uint64_t hash = 0xcbf29ce484222325U; /* FNV-1a */
@@ -65,6 +67,7 @@ static uint64_t hash_message(const char *text, uint64_t length)
     return hash ^ hash >> 32;
 }
 
+/* Messages are compared as they are kept, padded with zeros: none contains a zero. */
 static int64_t *seek_pair(const catalogue *c, const char *padded, uint64_t hash)
 {
     int64_t i = (int64_t)(hash & (uint64_t)(c->slots - 1));
@@ -79,7 +82,7 @@ static uint64_t hash_padded(const catalogue *c, const char *padded)
     return hash_message(padded, strnlen(padded, (size_t)c->opts.most));
 }
 
-/* Room for twice as many pairs, and a table for them. */
+/* Room for twice as many pairs, and a table for them. Places stay, only slots are found anew. */
 static wf_status grow_pairs(wf_ctx *ctx, catalogue *c)
 {
     const int64_t room = c->room ? 2 * c->room : 1024;
@@ -130,6 +133,7 @@ static wf_status add_pair(wf_ctx *ctx, catalogue *c, const char *from, uint64_t 
         WF_TRY(grow_pairs(ctx, c));
     memset(padded, 0, (size_t)c->opts.most);
     memcpy(padded, from, (size_t)from_length);
+    /* The first translation counts, so later ones are dropped. */
     int64_t *const slot = seek_pair(c, padded, hash);
     if (*slot >= 0)
         return WF_OK;
@@ -147,6 +151,7 @@ static wf_status add_pair(wf_ctx *ctx, catalogue *c, const char *from, uint64_t 
 static wf_status add_messages(wf_ctx *ctx, catalogue *c, const mo_file *f)
 {
     const uint64_t count = word_at(f, 8), messages = word_at(f, 12), translations = word_at(f, 16);
+    /* 8 count fits 64 bits: count has 32. */
     WF_CHECK(messages <= f->bytes && translations <= f->bytes && 8 * count <= f->bytes - messages &&
                  8 * count <= f->bytes - translations,
              WF_ERR_FORMAT, "%s: %llu messages do not fit in %llu bytes", f->path, (unsigned long long)count,
@@ -163,6 +168,7 @@ static wf_status add_messages(wf_ctx *ctx, catalogue *c, const mo_file *f)
     return WF_OK;
 }
 
+/* The whole file, since its tables may lie anywhere. */
 static wf_status read_mo(wf_ctx *ctx, wf_data_file *file, mo_file *f)
 {
     f->path = file->path;
@@ -173,6 +179,7 @@ static wf_status read_mo(wf_ctx *ctx, wf_data_file *file, mo_file *f)
     WF_NEED(f->data);
     WF_TRY(wf_data_file_read(file, f->data, (size_t)f->bytes, f->bytes));
     const uint32_t magic = word_at(f, 0);
+    /* The magic number in the other order tells the order. */
     f->big = magic == 0xde120495U;
     WF_CHECK(f->big || magic == 0x950412deU, WF_ERR_FORMAT,
              "%s: not a message catalogue: begins with 0x%08x, should be 0x950412de", f->path, (unsigned)magic);
@@ -219,6 +226,7 @@ static wf_status add_folder(wf_ctx *ctx, catalogue *c, const char *dir)
         free(entry[i]);
     }
     free(entry);
+    /* A folder without any is a mistake of the path. */
     WF_CHECK(status != WF_OK || n > 0, WF_ERR_IO, "%s: no message catalogue (*.mo)", dir);
     return status;
 }
@@ -227,6 +235,7 @@ static wf_status catalogue_open(wf_dataset *dataset)
 {
     catalogue *c = dataset->state;
     char path[WF_PATH_MAX], locale[WF_PATH_MAX];
+    /* Opened again, a data set begins anew. */
     wf_rows_free(&c->rows);
     c->room = 0;
     c->rows.sample_bytes = (size_t)(2 * c->opts.most);

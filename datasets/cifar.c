@@ -46,6 +46,7 @@ typedef struct cifar {
 static wf_status find_folder(const cifar *s, const char *first, char folder[WF_PATH_MAX])
 {
     const char *dir = s->dir ? s->dir : wf_config_get()->data;
+    /* WEFT_DATA is asked only without a folder of the caller's. */
     char path[WF_PATH_MAX];
     WF_CHECK(dir, WF_ERR_IO, "%s: no folder was given and WEFT_DATA is not set", s->c->name);
     WF_CHECK(wf_path_is_folder(dir), WF_ERR_IO, "%s: there is no such folder", dir);
@@ -65,6 +66,7 @@ static wf_status open_batch(const cifar *s, wf_data_file *file, const char *path
     const uint64_t record = (uint64_t)s->c->labels + PIXELS;
     WF_TRY(wf_data_file_open(file, path));
     WF_CHECK(!file->compressed, WF_ERR_FORMAT, "%s: is compressed; unpack it first", path);
+    /* A multiple of the record: the format has no header to check. */
     WF_CHECK(file->disk_bytes % record == 0, WF_ERR_FORMAT,
              "%s: has %llu bytes, should be a multiple of %llu (%d for labels and 3x32x32)", path,
              (unsigned long long)file->disk_bytes, (unsigned long long)record, s->c->labels);
@@ -83,7 +85,7 @@ static wf_status count_records(const cifar *s, const char *path, int64_t *count)
     return status;
 }
 
-/* A label outside of its classes means that the file is another one. */
+/* A label outside of its classes means that the file is another one. All labels are checked, also the coarse one. */
 static wf_status read_record(cifar *s, wf_data_file *file, int64_t record, int64_t sample)
 {
     unsigned char labels[2] = {0};

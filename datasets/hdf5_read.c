@@ -1,5 +1,6 @@
 /* Reads parts of samples of HDF5 files: straight from their place in the file, or by way of decoded blocks that stay in
- * memory. wf_hdf5_dataset opens the files; the prefetch thread may be the one that reads, so memory is plain malloc. */
+ * memory. wf_hdf5_dataset opens the files; the prefetch thread may be the one that reads, so memory is plain malloc.
+ * One thread reads at a time: the data set is not `concurrent`. */
 #include "comm/manifest_author.h"
 #include "datasets/hdf5_impl.h"
 
@@ -29,6 +30,7 @@ void wf_hdf5_file_close(wf_hdf5 *s, wf_hdf5_file *file)
     file->h5 = NULL;
 }
 
+/* A data set may have more files than a process may open; the one that was used longest ago is closed. */
 static void make_room(wf_hdf5 *s)
 {
     wf_hdf5_file *oldest = NULL;
@@ -61,7 +63,8 @@ static wf_status file_open(wf_hdf5 *s, wf_hdf5_file *file)
 
 /* --- Straight from the file --------------------------------------------------------------------------------------- */
 
-/* Pieces of the file that are near each other wait here to be read in one go. */
+/* Pieces of the file that are near each other wait here to be read in one go. `piece` says where each run lies in the
+ * file and where it goes. */
 typedef struct gather {
     const wf_hdf5_file *file;
     size_t size; /* of an element */
@@ -90,6 +93,7 @@ static wf_status read_at(const wf_hdf5_file *file, void *data, int64_t bytes, in
     return WF_OK;
 }
 
+/* A single run goes to its place at once, without the copy. */
 static wf_status gather_read(gather *g)
 {
     const int n = g->n;
@@ -103,10 +107,12 @@ static wf_status gather_read(gather *g)
     return WF_OK;
 }
 
+/* Runs come in ascending order, so what waits is one stretch of the file. */
 static wf_status gather_run(void *user, int64_t in_array, int64_t in_box, int64_t count)
 {
     gather *g = user;
     const int64_t size = (int64_t)g->size, bytes = count * size, at = g->file->info.offset + in_array * size;
+    /* A gap of a page or more is not read; nor is more than the room holds. */
     if (g->n > 0 && (g->n == PIECES || at - g->hi >= PAGE || at + bytes - g->lo > ROOM))
         WF_TRY(gather_read(g));
     if (g->n == 0)
@@ -151,7 +157,8 @@ void wf_hdf5_cache_free(wf_hdf5 *s)
     *c = (wf_hdf5_cache){0};
 }
 
-/* Samples in a block of this file: those of a chunk, as far as the budget goes. */
+/* Samples in a block of this file: those of a chunk, as far as the budget goes. A chunk is decoded as a whole, so its
+ * samples are kept together. */
 static int64_t block_samples(const wf_hdf5 *s, const wf_hdf5_file *file)
 {
     const size_t bytes = s->cache.sample_bytes;
@@ -162,6 +169,7 @@ static int64_t block_samples(const wf_hdf5 *s, const wf_hdf5_file *file)
     return n > 1 ? n : 1;
 }
 
+/* Made anew for another box: blocks hold the part that this rank reads. */
 static wf_status cache_make(wf_hdf5 *s, wf_dtype dtype, const wf_box *box)
 {
     wf_hdf5_cache *c = &s->cache;
@@ -179,6 +187,7 @@ static wf_status cache_make(wf_hdf5 *s, wf_dtype dtype, const wf_box *box)
     c->block_bytes = (size_t)largest * c->sample_bytes;
     int64_t most = (int64_t)(s->budget / c->block_bytes);
     most = most < blocks ? most : blocks;
+    /* No more blocks than there are, and at least one, however small the budget. */
     const int64_t ways = most < WF_HDF5_WAYS ? most > 1 ? most : 1 : WF_HDF5_WAYS;
     const int64_t sets = most / ways > 1 ? most / ways : 1;
     c->block = calloc((size_t)(sets * ways), sizeof *c->block);
@@ -188,7 +197,8 @@ static wf_status cache_make(wf_hdf5 *s, wf_dtype dtype, const wf_box *box)
     return WF_OK;
 }
 
-/* The block's place: where it is, or that of its set which was used longest ago. */
+/* The block's place: where it is, or that of its set which was used longest ago. Neighbouring blocks fall into
+ * different sets. */
 static wf_hdf5_block *find_block(wf_hdf5 *s, const wf_hdf5_file *file, int64_t first, int64_t number)
 {
     wf_hdf5_cache *c = &s->cache;
@@ -206,6 +216,7 @@ static wf_hdf5_block *find_block(wf_hdf5 *s, const wf_hdf5_file *file, int64_t f
 static wf_status fill_block(wf_hdf5 *s, wf_hdf5_file *file, wf_dtype dtype, int64_t first, int64_t count,
                             wf_hdf5_block *b)
 {
+    /* A block that failed half-way is found by none. */
     b->file = NULL; /* until it is read */
     if (!b->data)
         b->data = malloc(s->cache.block_bytes);
@@ -223,6 +234,7 @@ static wf_status read_cached(wf_hdf5 *s, wf_hdf5_file *file, wf_dtype dtype, int
         WF_TRY(cache_make(s, dtype, box));
     const int64_t per = block_samples(s, file), first = sample / per * per;
     wf_hdf5_block *b = find_block(s, file, first, sample / per);
+    /* The last block of a file may be shorter. */
     if (b->file != file || b->first != first)
         WF_TRY(fill_block(s, file, dtype, first, first + per < file->count ? per : file->count - first, b));
     b->used = ++s->clock;
@@ -230,7 +242,8 @@ static wf_status read_cached(wf_hdf5 *s, wf_hdf5_file *file, wf_dtype dtype, int
     return WF_OK;
 }
 
-/* The file of a sample: the last one that begins at it or before. */
+/* The file of a sample: the last one that begins at it or before. Empty files are passed over, since the next one
+ * begins at the same number. */
 static wf_hdf5_file *file_of(const wf_hdf5 *s, int64_t index)
 {
     int64_t lo = 0, hi = s->n_files;

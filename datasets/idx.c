@@ -40,6 +40,7 @@ static bool idx_type(unsigned char code, wf_dtype *dtype)
     }
 }
 
+/* The fourth byte is the rank, the third the type. */
 static wf_status read_header(wf_data_file *file, idx_header *header)
 {
     unsigned char magic[4], dims[4 * WF_MAX_RANK];
@@ -49,6 +50,7 @@ static wf_status read_header(wf_data_file *file, idx_header *header)
              (unsigned)big_endian(magic));
     WF_CHECK(idx_type(magic[2], &header->dtype), WF_ERR_FORMAT,
              "%s: IDX type 0x%02x: should be 0x08 (u8), 0x0c (i32), 0x0d (f32) or 0x0e (f64)", file->path, magic[2]);
+    /* A sample has the rank less one, and IDX has one dimension of samples. */
     WF_CHECK(magic[3] >= 1 && magic[3] < WF_MAX_RANK, WF_ERR_FORMAT, "%s: IDX rank %d: should be 1 to %d", file->path,
              magic[3], WF_MAX_RANK - 1);
     header->rank = magic[3];
@@ -70,7 +72,7 @@ static wf_status read_header(wf_data_file *file, idx_header *header)
     return WF_OK;
 }
 
-/* Elements are big endian in the file. */
+/* Elements are big endian in the file. Reversed in place, byte by byte. */
 static void to_host_order(unsigned char *data, uint64_t elements, size_t size)
 {
     if (__BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || size == 1)
@@ -109,6 +111,7 @@ static wf_status load_samples(wf_ctx *ctx, const char *path, bool labels, wf_row
         status = WF_RAISE(WF_ERR_FORMAT, "%s: %lld samples without elements", path, (long long)header.dim[0]);
         goto out;
     }
+    /* Memory only now, when the file has been found long enough. */
     WF_TRY_OUT(wf_rows_alloc(ctx, path, rows, header.dim[0], bytes, labels));
     WF_TRY_OUT(read_elements(&file, &header, rows->x));
 out:
@@ -146,7 +149,8 @@ static wf_status load_labels(const char *path, const char *images, wf_rows *rows
                           (long long)rows->count, images);
         goto out;
     }
-    /* Read into the place of the i64 values and widened from the end, so that none is overwritten before it is read. */
+    /* Read into the place of the i64 values, which is larger, and widened from the end, so that none is overwritten
+     * before it is read. */
     WF_TRY_OUT(read_elements(&file, &header, rows->labels));
     for (int64_t i = rows->count - 1; i >= 0; i--) {
         const unsigned char *raw = (const unsigned char *)rows->labels;
@@ -160,6 +164,7 @@ out:
     return status;
 }
 
+/* Opened for each data set; the rows are whole in memory afterwards. */
 wf_status wf_idx_load(wf_ctx *ctx, const char *images, const char *labels, int64_t classes, wf_rows *rows,
                       wf_dataset_info *info)
 {

@@ -62,7 +62,8 @@ static bool is_image_name(const char *name)
     return dot && (strcasecmp(dot, ".png") == 0 || strcasecmp(dot, ".jpg") == 0 || strcasecmp(dot, ".jpeg") == 0);
 }
 
-/* Sorted paths of the images and the subfolders of a folder; hidden ones do not count. */
+/* Sorted paths of the images and the subfolders of a folder; hidden ones do not count. Files that cannot be opened are
+ * found out when they are read. */
 static wf_status list_folder(wf_ctx *ctx, const char *dir, names *images, names *folders)
 {
     DIR *stream = opendir(dir);
@@ -87,6 +88,7 @@ static wf_status list_folder(wf_ctx *ctx, const char *dir, names *images, names 
     return status;
 }
 
+/* Labels are the numbers of class folders in the order of their names, also of empty ones. */
 static wf_status add_class(wf_ctx *ctx, folder *f, const char *dir, int64_t label)
 {
     wf_status status;
@@ -114,6 +116,7 @@ out:
 
 static wf_status list_classes(wf_ctx *ctx, folder *f, const names *folders)
 {
+    /* A mixture would leave images without a class. */
     WF_CHECK(f->files.count == 0, WF_ERR_FORMAT,
              "%s: has images (%s) beside folders (%s): should have one folder for each class, or images alone", f->dir,
              f->files.name[0], folders->name[0]);
@@ -157,7 +160,8 @@ static wf_status folder_open(wf_dataset *dataset)
     return WF_OK;
 }
 
-/* Called by several threads of wf_prefetch at a time; the decoder takes its memory by malloc. */
+/* Called by several threads of wf_prefetch at a time; the decoder takes its memory by malloc. The picture is resized to
+ * the shape of the data set, whatever its own. */
 static wf_status folder_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
 {
     const folder *f = dataset->state;

@@ -22,6 +22,7 @@ static wf_status joined_open(wf_dataset *dataset)
     return WF_OK;
 }
 
+/* Reads are local: a rank reads its own samples only. */
 static wf_status joined_read(wf_dataset *dataset, int64_t index, const wf_sample_key *key, void *x, int64_t *label)
 {
     return wf_dataset_read(dataset->inner, index, key, x, label);
@@ -56,6 +57,7 @@ static wf_status compare(const wf_comm *comm, const wf_dataset_info *all, int *f
 {
     const int size = wf_comm_size(comm);
     char here[WF_SHAPE_TEXT], there[WF_SHAPE_TEXT];
+    /* If all parts are empty the last rank's description stands for all. */
     *first = 0;
     while (*first < size - 1 && all[*first].count == 0)
         ++*first;
@@ -79,6 +81,7 @@ static wf_status lay_out(joined *j, const wf_dataset_info *all)
     for (int r = 0; r < size; r++) {
         j->parts[r] =
             (wf_dataset_part){.first = r ? j->parts[r - 1].first + j->parts[r - 1].count : 0, .count = all[r].count};
+        /* The largest number of classes: labels of all parts must fit. */
         classes = all[r].count && all[r].classes > classes ? all[r].classes : classes;
     }
     j->info = all[first];
@@ -105,6 +108,7 @@ static wf_status join(wf_comm *comm, wf_dataset *dataset)
     WF_TRY_OUT(wf_agree_status(comm, prepare(comm, dataset, &all)));
     memset(&mine, 0, sizeof mine); /* the padding is sent, too */
     mine = dataset->inner->info;
+    /* One record of each rank; no sample is sent. */
     WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, all));
     WF_TRY_OUT(lay_out(dataset->state, all));
 out:
@@ -112,6 +116,7 @@ out:
     return status;
 }
 
+/* Takes the inner data set over, also on failure. */
 wf_dataset *wf_joined_dataset(wf_comm *comm, wf_dataset *dataset)
 {
     wf_dataset *out = wf_dataset_new(dataset ? dataset->ctx : NULL, &joined_kind, dataset, sizeof(joined));

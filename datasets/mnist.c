@@ -18,7 +18,8 @@ typedef struct mnist {
 static const char *const images_name[] = {"train-images-idx3-ubyte", "t10k-images-idx3-ubyte"};
 static const char *const labels_name[] = {"train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"};
 
-/* The path of a file or of its compressed form; false if neither is there. */
+/* The path of a file or of its compressed form; false if neither is there. The plain one is preferred: nothing has to
+ * be unpacked. */
 static wf_status locate(const char *dir, const char *name, char path[WF_PATH_MAX], bool *found)
 {
     char gz[80];
@@ -58,6 +59,7 @@ static wf_status usual_folder(wf_dataset_split split, char dir[WF_PATH_MAX])
     WF_TRY(locate(dir, images_name[split], path, &found));
     if (found)
         return WF_OK;
+    /* A folder of all data sets, or the one of this. */
     WF_TRY(wf_path_join(dir, data, "fashion-mnist"));
     WF_TRY(locate(dir, images_name[split], path, &found));
     WF_CHECK(found, WF_ERR_IO, "no %s[.gz] in WEFT_DATA, which is %s, or in %s", images_name[split], data, dir);

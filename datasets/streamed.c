@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What must be equal on all ranks: of a layout all but the own box. */
+/* What must be equal on all ranks: of a layout all but the own box. Fields of a fixed size, so that the record is sent
+ * as it is. */
 typedef struct form {
     int64_t known, rank, dim[WF_MAX_RANK], cut[WF_AXES]; /* cut: 1 + the dimension; 0: none */
     uint64_t bounds[WF_AXES];
@@ -32,6 +33,7 @@ static form form_of(const wf_mesh *mesh, const wf_layout *layout)
         if (layout->placement[a] != WF_SHARDED)
             continue;
         f.cut[a] = 1 + layout->dim[a];
+        /* Ranks that know no bounds have 0. */
         for (int r = 0; layout->bounds[a] && r <= wf_mesh_size(mesh, (wf_axis)a); r++)
             f.bounds[a] = wf_hash_u64(f.bounds[a], (uint64_t)layout->bounds[a][r]);
     }
@@ -56,6 +58,7 @@ static wf_status compare_forms(const wf_comm *comm, const char *name, int r, con
     return WF_OK;
 }
 
+/* Against rank 0: equality with it is equality of all. */
 static wf_status compare_terms(const wf_comm *comm, const terms *all)
 {
     for (int r = 1; r < wf_comm_size(comm); r++) {
@@ -161,7 +164,8 @@ static wf_status dress_tensor(const wf_streamed *s, const char *name, wf_tensor 
     return wf_tensor_set_layout(tensor, *layout);
 }
 
-/* The device may still read the last batch, whose memory the program is about to write. */
+/* The device may still read the last batch, whose memory the program is about to write. An event behind all kernels so
+ * far; without a batch there is nothing to wait for. */
 static wf_status wait_read(wf_ctx *ctx, wf_streamed *s)
 {
     if (ctx->k->host || !s->x)
@@ -178,6 +182,7 @@ static wf_status take_batch(wf_ctx *ctx, wf_streamed *s)
     /* What a tape has saved of the last batch is told that the program may write there now. */
     if (s->x)
         wf_tensor_touch(s->x);
+    /* The iterator held the tensors until the program was asked for others. */
     if (s->target)
         wf_tensor_touch(s->target);
     release_tensors(s);
@@ -192,6 +197,7 @@ wf_status wf_streamed_batch(wf_iter *iter, wf_batch *batch)
     const int64_t length = s->opts.epoch_length;
     WF_TRY(take_batch(iter->ctx, s));
     const int64_t index = length ? s->given % length : s->given;
+    /* Counted only when the batch was good: after an error the same batch is asked for again. */
     s->given++;
     *batch = (wf_batch){.x = s->x,
                         .target = s->target,
@@ -208,6 +214,7 @@ wf_status wf_streamed_batch(wf_iter *iter, wf_batch *batch)
     return WF_OK;
 }
 
+/* total -1: a stream has no number of samples. */
 void wf_streamed_place_get(const wf_iter *iter, wf_iter_place *place)
 {
     const wf_streamed *s = iter->streamed;

@@ -14,6 +14,7 @@ typedef struct subset {
 static wf_status subset_open(wf_dataset *dataset)
 {
     const subset *s = dataset->state;
+    /* Ranks would need different numbers of samples than the scatter told the others. */
     WF_CHECK(!dataset->mesh, WF_ERR_UNSUPPORTED,
              "subset of a scattered data set: the ranks cannot know each other's choice; take it before scattering");
     for (int64_t i = 0; i < s->count; i++)

@@ -32,6 +32,7 @@ static void draw_pattern(const synthetic *s, int64_t label, float *pattern)
         double sum = 0;
         for (int wave = 0; wave < WAVES; wave++) {
             uint32_t word[4];
+            /* Two waves of a class differ by their counters, two classes by theirs: no state is kept. */
             wf_philox(s->opts.seed, stream, (uint64_t)label, (uint64_t)(plane * WAVES + wave), word);
             const double u = 4 * unit(word[0]) - 2, v = 4 * unit(word[1]) - 2;
             sum += sin(6.283185307179586 *
@@ -65,6 +66,7 @@ static wf_status synthetic_read(wf_dataset *dataset, int64_t index, const wf_sam
     const float *pattern = s->pattern + *label * count;
     uint32_t word[4];
     for (int64_t i = 0; i < count; i++) {
+        /* Philox gives four words at a time. */
         if (i % 4 == 0)
             wf_philox(s->opts.seed, s->noise_stream, (uint64_t)index, (uint64_t)(i / 4), word);
         const double noise = 2 * unit(word[i % 4]) - 1;
@@ -95,6 +97,7 @@ wf_dataset *wf_synthetic(wf_ctx *ctx, wf_synthetic_opts opts)
     opts.count = opts.count ? opts.count : 1000;
     opts.shape = wf_shape_equal(opts.shape, unset) ? WF_SHAPE(3, 32, 32) : opts.shape;
     opts.classes = opts.classes ? opts.classes : 10;
+    /* 0 is unset, so a seed of the context makes runs alike. */
     opts.seed = opts.seed ? opts.seed : wf_ctx_seed(ctx);
     char text[WF_SHAPE_TEXT];
     WF_CHECK_NULL(opts.count > 0 && opts.classes > 0, WF_ERR_ARGUMENT,

@@ -7,6 +7,7 @@ typedef struct point {
     int peer, tag;
 } point;
 
+/* In the order that both sides know without a word. */
 wf_tensor *wf_exchanged_new(wf_ctx *ctx, wf_dtype dtype, wf_shape shape)
 {
     return wf_tensor_new_step(ctx, dtype, shape, wf_order_default(shape.rank));
@@ -43,6 +44,7 @@ void *wf_communication_null(wf_comm *comm, wf_status status)
     return wf_error_null();
 }
 
+/* A scalar that stands for the order of operations; its number is never read. */
 wf_tensor *wf_token_value(wf_ctx *ctx)
 {
     wf_tensor *zero = wf_tensor_new_step(ctx, ctx->dtype, wf_shape_scalar(), WF_ROW_MAJOR);
@@ -52,6 +54,7 @@ wf_tensor *wf_token_value(wf_ctx *ctx)
     return wf_error_null();
 }
 
+/* A token counts samples, so that a loss of tokens has a weight. */
 wf_var *wf_token_mark(wf_var *token, const wf_var *x)
 {
     if (!token)

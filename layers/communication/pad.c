@@ -17,12 +17,14 @@ typedef struct window {
     int64_t negated[]; /* the boundary's own list may be gone in backward */
 } window;
 
+/* The list of negated channels lies behind the struct, so that the node's state is one piece. */
 static size_t pad_bytes(const wf_boundary *boundary)
 {
     const size_t negated = boundary->n_negated > 0 ? (size_t)boundary->n_negated : 0;
     return sizeof(window) + negated * sizeof(int64_t);
 }
 
+/* Its list is behind w, wherever w was copied to. */
 static wf_boundary boundary_of(const window *w)
 {
     wf_boundary b = w->boundary;
@@ -54,13 +56,15 @@ static unsigned axes_moved(const window *w)
 {
     const wf_boundary boundary = boundary_of(w);
     unsigned axes = 0;
+    /* Dimensions that the window leaves alone need no message. */
     for (int a = 0; a < WF_AXES; a++)
         if (is_cut(&w->from, a) && wf_boundary_moves(w->in, &boundary, seen_of(w), w->from.dim[a]))
             axes |= 1u << a;
     return axes;
 }
 
-/* Lists the parts of the variable that each rank has and sees; dimensions that stay are in local coordinates. */
+/* Lists the parts of the variable that each rank has and sees; dimensions that stay are in local coordinates. Bounds of
+ * the moved ones are those of all ranks. */
 static void padded_regions(const window *w, unsigned axes, wf_regions *have, wf_regions *need, wf_range *rest,
                            wf_range *range)
 {
@@ -88,6 +92,7 @@ static void padded_regions(const window *w, unsigned axes, wf_regions *have, wf_
     }
 }
 
+/* Found again by the mesh: equal windows share an exchange. */
 static wf_exchange *find_exchange(const window *w, wf_dtype dtype, wf_order order)
 {
     const wf_mesh *mesh = w->from.mesh;
@@ -106,7 +111,8 @@ static wf_exchange *find_exchange(const window *w, wf_dtype dtype, wf_order orde
     return exchange;
 }
 
-/* Sends x's pieces to what is seen of them, y; reversed, adds those of y to x. */
+/* Sends x's pieces to what is seen of them, y; reversed, adds those of y to x. Local without a layout; else collective
+ * over the axes that are moved. */
 static wf_status move_padding(const window *w, const wf_tensor *x, const wf_tensor *y, bool reversed)
 {
     const wf_boundary boundary = boundary_of(w);
@@ -130,9 +136,11 @@ static wf_status backward(wf_node *node)
         return WF_OK;
     wf_tensor *dx = wf_node_grad(node, 0, &add);
     WF_NEED(dx);
+    /* The reverse adds, so the gradient must have a beginning. */
     if (!add)
         WF_TRY(wf_tensor_fill(dx, 0));
     WF_TRY(move_padding(w, dx, wf_node_dy(node), true));
+    /* It was written behind the tape's back. */
     wf_tensor_touch(dx);
     return WF_OK;
 }
@@ -147,7 +155,8 @@ static int64_t clamp_range(int64_t v, int64_t most)
     return v < 0 ? 0 : v > most ? most : v;
 }
 
-/* Each rank keeps its part of a cut dimension; what comes in front goes to the first one, and behind to the last. */
+/* Each rank keeps its part of a cut dimension; what comes in front goes to the first one, and behind to the last. So
+ * only pads and reflections travel. */
 static wf_status cut_along(window *w, wf_axis axis)
 {
     const int d = w->from.dim[axis], size = wf_mesh_size(w->from.mesh, axis);
@@ -173,6 +182,7 @@ static wf_status pad_layout(window *w, const char *what, unsigned axes, bool cut
         return WF_OK;
     WF_CHECK(!w->from.chunk || !(axes >> WF_AXIS_DATA & 1u), WF_ERR_UNSUPPORTED,
              "%s along the samples of a pipeline's chunk: %s", what, wf_layout_text(&w->from, text));
+    /* The bounds of all ranks, by a message where only the own ones are known. */
     WF_TRY(wf_layout_complete(&w->from, axes));
     w->to = w->from;
     w->to.global = w->out;
@@ -243,6 +253,7 @@ static wf_var *pad(wf_var *x, const int64_t *lo, const int64_t *hi, const wf_bou
     if (boundary->n_negated > 0)
         memcpy(w->negated, boundary->negated, (size_t)boundary->n_negated * sizeof *w->negated);
     WF_TRY_NULL(take_pads(w, lo, hi, &any));
+    /* Without pads x itself is the result. */
     return any ? read_padded(x, w, "pad", true) : x;
 }
 
@@ -277,9 +288,11 @@ wf_var *wf_roll(wf_var *x, int count, const int64_t *shifts, const int *dims)
         WF_CHECK_NULL(d >= 0 && d < w.in.rank, WF_ERR_ARGUMENT, "roll along dimension %d of %s", d,
                       wf_shape_text(w.in, text));
         if (w.in.dim[d] > 0) /* what is seen begins that many elements before the first one */
+            /* Shifts of more than the length go round. */
             w.origin[d] = (w.origin[d] - shifts[i] % w.in.dim[d]) % w.in.dim[d];
     }
     for (int d = 0; d < w.in.rank; d++) {
+        /* The origin lies before the first element, as pads do. */
         w.origin[d] -= w.origin[d] > 0 ? w.in.dim[d] : 0;
         any = any || w.origin[d] != 0;
     }

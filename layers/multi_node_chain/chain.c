@@ -1,5 +1,6 @@
 /* The model over several ranks as an object: components, and the agreement of all ranks on their steps. run.c runs
- * them. */
+ * them. Each rank adds its own components; after the first forward, or wf_multi_node_chain_connect, the chain is
+ * fixed. */
 #include "layers/multi_node_chain/multi_node_chain_impl.h"
 
 #include "comm/comm_author.h"
@@ -33,6 +34,7 @@ wf_layer *wf_multi_node_chain(wf_comm *comm)
     layer->takes_children = true;
     layer->most = 0;
     layer->comm = comm;
+    /* Parts of model files: each rank has a part of its own. */
     layer->part = wf_comm_rank(comm);
     layer->parts = wf_comm_size(comm);
     state->comm = comm;
@@ -54,6 +56,7 @@ static wf_status check_chain(const wf_layer *chain)
 /* --- components -----------------------------------------------------------------------------------------------------
  */
 
+/* Local. Errors of the list of steps show when all ranks' lists are together. */
 static wf_status add(wf_layer *chain, const wf_component *c)
 {
     WF_NEED(chain);
@@ -81,6 +84,7 @@ wf_status wf_multi_node_chain_add(wf_layer *chain, wf_component component)
 {
     const wf_status status = add(chain, &component);
     if (status != WF_OK) {
+        /* On failure the component is freed, unless another layer owns it. */
         if (component.layer && !component.layer->parent)
             wf_layer_free(component.layer);
         return wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -97,7 +101,7 @@ wf_status wf_multi_node_chain_add(wf_layer *chain, wf_component component)
 /* --- the steps of all ranks -----------------------------------------------------------------------------------------
  */
 
-/* Lists are as long as the longest one on their way. */
+/* Lists are as long as the longest one on their way. Every rank then has all lists. */
 static wf_status gather_steps(const wf_chain_state *state, int64_t most, const int64_t *count, wf_chain_step *mine,
                               wf_chain_step *all)
 {
@@ -118,6 +122,7 @@ static wf_status gather_steps(const wf_chain_state *state, int64_t most, const i
     return WF_OK;
 }
 
+/* Collective. */
 static wf_status exchange_steps(const wf_chain_state *state)
 {
     wf_chain_steps *s = state->steps;
@@ -140,6 +145,7 @@ static wf_status make_room(wf_layer *chain, wf_chain_state *state)
     const wf_chain_steps *s = state->steps;
     const int rank = wf_comm_rank(state->comm);
     const size_t n = (size_t)s->count[rank] + 1;
+    /* Three lists in one piece. */
     wf_var **room = wf_realloc(chain->ctx, state->in, 3 * n * sizeof(*room));
     WF_NEED(room);
     state->in = room;
@@ -187,6 +193,7 @@ static wf_status check_call(const wf_layer *chain, const wf_chain_state *state, 
              call->n_y, state->outputs);
     for (int i = 0; i < call->n_x; i++)
         WF_NEED(call->x[i]);
+    /* A captured step would replay no message of the host. */
     WF_TRY(wf_ctx_forbid_capture(chain->ctx, "apply a wf_multi_node_chain, whose messages go through the host's memory",
                                  "run the step without wf_capture, or cut the model by wf_pipeline, whose steps over "
                                  "NCCL can be captured"));

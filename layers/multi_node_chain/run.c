@@ -1,5 +1,6 @@
 /* Runs this rank's steps on a tape. What is sent and received becomes nodes whose backward sends the gradient the
- * opposite way; senders hand over and go on, in both directions. */
+ * opposite way; senders hand over and go on, in both directions. So no rank waits in a send, and the order of steps
+ * that was verified (wf_chain_steps_verify) is the only one that waits. */
 #include "layers/multi_node_chain/multi_node_chain_impl.h"
 
 #include "core/site_author.h"
@@ -13,7 +14,7 @@ typedef struct point {
     int peer, step;
 } point;
 
-/* A number ahead of each value: whether its gradient is to come back. */
+/* A number ahead of each value: whether its gradient is to come back. The receiver knows so whether to send one. */
 static wf_status send_flag(const wf_chain_state *state, bool grads, int to)
 {
     wf_tensor *flag = wf_tensor_new(wf_comm_ctx(state->comm), WF_I64, wf_shape_scalar());
@@ -46,6 +47,7 @@ static const char *purpose_of(const wf_chain_state *state, int step, const char 
 /* --- backward -------------------------------------------------------------------------------------------------------
  */
 
+/* `always`: the gradient comes also if nothing here wants it, and must be taken off the wire. */
 static wf_status give_backward(wf_node *node)
 {
     const point *state = node->state;
@@ -60,13 +62,14 @@ static wf_status give_backward(wf_node *node)
     return WF_OK;
 }
 
+/* Without a gradient zeros are sent, since the other rank waits. */
 static wf_status take_backward(wf_node *node)
 {
     const point *state = node->state;
     return wf_outbox_send(state->chain->outbox, wf_node_dy(node), state->peer);
 }
 
-/* Waits for everything that backward sends. */
+/* Waits for everything that backward sends. The node is the first of the tape, so its backward is the last. */
 static wf_status begin_backward(wf_node *node)
 {
     const point *state = node->state;
@@ -80,6 +83,7 @@ static const wf_op begin_op = {.name = "chain_begin", .backward = begin_backward
 /* --- the ends of a message ------------------------------------------------------------------------------------------
  */
 
+/* What a component said about its values is checked on both ends. */
 static wf_status check_value(const wf_chain_state *state, int step, const wf_tensor *value)
 {
     const int rank = wf_comm_rank(state->comm);
@@ -97,6 +101,7 @@ static wf_status check_value(const wf_chain_state *state, int step, const wf_ten
     return WF_OK;
 }
 
+/* A value of no meaning that ties the tape's last node to a loss. */
 static wf_var *token_of(wf_tape *tape, const wf_node_spec *record)
 {
     wf_ctx *ctx = wf_tape_ctx(tape);
@@ -120,6 +125,7 @@ static void count_samples(wf_var *token, const wf_var *x)
 static wf_status give(wf_chain_state *state, int step, wf_var *x)
 {
     const int to = state->steps->step[wf_comm_rank(state->comm)][step].peer;
+    /* In evaluation nothing comes back. */
     const bool grads = x->needs_grad && wf_tape_mode(x->tape) == WF_TRAIN;
     WF_CHECK(x->value, WF_ERR_STATE, "a component gives a variable that has no value");
     WF_TRY(check_value(state, step, x->value));
@@ -138,6 +144,7 @@ static wf_status receive_value(const wf_chain_state *state, const wf_tape *tape,
                                wf_tensor **value)
 {
     WF_TRY(receive_flag(state, grads, from));
+    /* The receiver would keep no graph for that gradient. */
     WF_CHECK(!*grads || wf_tape_mode(tape) == WF_TRAIN, WF_ERR_STATE,
              "takes in WF_EVAL what rank %s gives in WF_TRAIN and wants a gradient of", WF_RANK(state->comm, from));
     *value = wf_outbox_receive(state->comm, from);
@@ -170,6 +177,7 @@ static wf_status take_value(wf_chain_state *state, wf_tape *tape, int step, wf_v
 /* --- forward --------------------------------------------------------------------------------------------------------
  */
 
+/* A component leaves its outputs in `out`; NULL without an error would be a mistake of the program. */
 static wf_status compute(const wf_chain_state *state, const wf_chain_step *a)
 {
     const wf_chain_part *part = &state->part[a->component];
@@ -196,6 +204,7 @@ static wf_status run_step(wf_chain_state *state, const wf_chain_call *call, int 
         return compute(state, a);
     if (a->verb == WF_CHAIN_TAKE) {
         wf_var **x = &state->in[a->port];
+        /* Three sources: another rank, this rank's own earlier component, the caller. */
         if (a->peer != WF_OUTSIDE && a->peer != rank)
             return take_value(state, call->tape, step, x);
         *x = a->peer == rank ? state->held[state->taken++] : call->x[state->from_outside++];
@@ -206,6 +215,7 @@ static wf_status run_step(wf_chain_state *state, const wf_chain_call *call, int 
         return give(state, step, y);
     if (y->value)
         WF_TRY(check_value(state, step, y->value));
+    /* Values of this rank to itself are kept in order, which is that of taking them. */
     if (a->peer == rank)
         state->held[state->given++] = y;
     else
@@ -225,6 +235,7 @@ wf_status wf_chain_run(wf_layer *chain, const wf_chain_call *call, wf_var **y)
     for (int i = 0; i < state->steps->count[wf_comm_rank(state->comm)]; i++)
         WF_TRY(run_step(state, call, i));
     WF_TRY(wf_outbox_wait(state->outbox));
+    /* A rank without outputs gives the token, whose backward starts its part. */
     *y = call->n_y > 0 ? call->y[0] : state->token;
     return WF_OK;
 }

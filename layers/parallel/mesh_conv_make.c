@@ -90,6 +90,7 @@ static void shard_params(wf_mesh_conv *s)
 /* All checks are local and see the same options on all ranks; nothing is sent before forward. */
 static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, int nd, bool transposed)
 {
+    /* nd and the direction choose the name of errors. */
     const char *name = how->name[transposed][nd - 1];
     wf_conv_state conv;
     wf_channel_split split;
@@ -100,6 +101,7 @@ static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, 
     WF_TRY_NULL(wf_channel_split_init(&split, name, mesh, &opts));
     wf_layer *layer = wf_conv_layer(wf_comm_ctx(wf_mesh_world(mesh)), &how->kind, &o, &conv, sizeof(wf_mesh_conv));
     if (!layer) {
+        /* The split has memory of its own. */
         wf_channel_split_free(&split);
         return NULL;
     }

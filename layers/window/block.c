@@ -2,6 +2,7 @@
  * scatter it back, copy or add parts between fields. Local; all copies go through the kernel table. */
 #include "layers/window/window_impl.h"
 
+/* A part as a strided array: nothing is copied. Fields are channels last. */
 static wf_strided view(const wf_field *f, wf_box part)
 {
     const wf_shape whole = wf_box_shape(f->box), shape = wf_box_shape(part);
@@ -21,6 +22,7 @@ static bool is_dense(const wf_strided *v, wf_shape shape)
 {
     int64_t stride[WF_MAX_RANK];
     wf_order_strides(shape, WF_CHANNELS_LAST, stride);
+    /* An empty part is dense: no element lies wrong. */
     for (int d = 0; d < shape.rank; d++)
         if (shape.dim[d] == 0)
             return true;
@@ -36,6 +38,7 @@ bool wf_field_dense(const wf_field *f, wf_box part)
     return is_dense(&v, wf_box_shape(part));
 }
 
+/* load: the kernel reads the block. Without it the block is only written. */
 wf_status wf_block_gather(wf_ctx *ctx, const wf_field *f, wf_box part, bool load, wf_block_of *b)
 {
     const wf_strided v = view(f, part);
@@ -54,6 +57,7 @@ wf_status wf_block_gather(wf_ctx *ctx, const wf_field *f, wf_box part, bool load
     return load ? ctx->k->copy(ctx, &v, &dense, false) : WF_OK;
 }
 
+/* A part that is used in place was written there by the kernel. */
 wf_status wf_block_scatter(wf_ctx *ctx, const wf_field *f, wf_box part, const wf_block_of *b)
 {
     const wf_strided v = view(f, part), dense = wf_array_strided(&b->array);
@@ -72,13 +76,14 @@ wf_status wf_field_copy(wf_ctx *ctx, const wf_field *from, const wf_field *to, w
     return wf_box_empty(part) ? WF_OK : ctx->k->copy(ctx, &src, &dst, add);
 }
 
+/* Slabs of one buffer, one behind the other. */
 wf_field wf_slabs_field(const wf_slabs *slabs, int i, const wf_tensor *tensor)
 {
     char *const data = tensor->data;
     return (wf_field){data + (size_t)slabs->at[i] * wf_dtype_size(tensor->dtype), tensor->dtype, slabs->box[i]};
 }
 
-/* In the coordinates of the array that goes on. */
+/* In the coordinates of the array that goes on: halos count from the first element that is there. */
 static wf_boxed boxed(const wf_halo *halo, const wf_field *f)
 {
     wf_boxed b = {f->box, view(f, f->box)};
@@ -101,6 +106,7 @@ wf_status wf_field_add(wf_ctx *ctx, const wf_halo *halo, const wf_field *place, 
     return wf_boundary_add(ctx, halo->whole, halo->beyond, &from, &to);
 }
 
+/* `to` begins as the part of `from` that it has. */
 wf_status wf_field_start(wf_ctx *ctx, const wf_field *from, const wf_field *to)
 {
     wf_box rest[2 * WF_MAX_RANK];

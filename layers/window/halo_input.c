@@ -8,6 +8,7 @@ bool wf_halo_needed(const wf_halo *halo)
     return halo->exchange || halo->beyond;
 }
 
+/* The exchange's slabs are those of a template; these are moved to this need. */
 wf_slabs wf_halo_slabs(const wf_halo *halo)
 {
     wf_slabs slabs = *wf_exchange_slabs(halo->exchange);
@@ -29,7 +30,8 @@ wf_status wf_halo_continue(wf_halo *halo, const wf_boundary *boundary, wf_shape 
 {
     halo->beyond = boundary;
     halo->whole = whole;
-    /* For its errors: here every rank has them, also one without samples. */
+    /* For its errors: here every rank has them, also one without samples. Counted from the first element that is
+     * there. */
     wf_box need = halo->need;
     for (int d = 0; d < need.rank; d++) {
         need.lo[d] -= halo->first[d];
@@ -38,6 +40,7 @@ wf_status wf_halo_continue(wf_halo *halo, const wf_boundary *boundary, wf_shape 
     return wf_boundary_pieces(whole, boundary, need, 0, ignore_piece, NULL);
 }
 
+/* Buffers of one step, taken only where something is received or assembled. */
 static wf_status make_buffers(wf_halo_input *flow)
 {
     wf_ctx *ctx = flow->own->ctx;
@@ -60,6 +63,7 @@ static wf_status make_buffers(wf_halo_input *flow)
     return WF_OK;
 }
 
+/* Local until here; from here on messages are under way, and wf_halo_input_free waits for them. */
 wf_status wf_halo_input_begin(wf_halo_input *flow)
 {
     if (!wf_halo_needed(&flow->halo))
@@ -86,7 +90,8 @@ static boundary_fields fields_of(const wf_halo_input *flow, const wf_spatial_par
                              {flow->own->data, dtype, flow->own_box}};
 }
 
-/* Copies a box of a source to a boundary's inputs, or adds it from there. */
+/* Copies a box of a source to a boundary's inputs, or adds it from there. Both ways go over the same boxes, so backward
+ * is the transpose of forward. */
 static wf_status pass_box(wf_ctx *ctx, const wf_field *source, const wf_field *boundary, wf_box box, bool back)
 {
     return wf_field_copy(ctx, back ? boundary : source, back ? source : boundary, box, back);
@@ -107,6 +112,7 @@ static wf_status pass_inputs(const wf_halo_input *flow, const wf_spatial_part *p
     WF_TRY(pass_box(ctx, &at.own, &at.boundary, wf_box_intersect(part->in, flow->own_box), back));
     const wf_slabs slabs = wf_halo_slabs(&flow->halo);
     const int n = wf_box_subtract(part->in, flow->own_box, rest);
+    /* Boxes of slabs and of the part may meet in several places. */
     for (int i = 0; i < n; i++)
         for (int k = 0; k < slabs.n; k++) {
             const wf_field halo = wf_slabs_field(&slabs, k, flow->arriving);
@@ -115,6 +121,7 @@ static wf_status pass_inputs(const wf_halo_input *flow, const wf_spatial_part *p
     return WF_OK;
 }
 
+/* What has come is brought to the boundary parts, and the buffer goes. */
 wf_status wf_halo_input_end(wf_halo_input *flow)
 {
     if (!flow->under_way)
@@ -145,6 +152,7 @@ wf_status wf_halo_input_run(wf_halo_input *flow, const wf_spatial_part_run *run)
     wf_spatial_part_run rest = *run;
     if (!flow->under_way)
         WF_TRY(wf_halo_input_begin(flow));
+    /* The interior, while messages travel: kernels of blocks poll for them. */
     WF_TRY(wf_output_regions_run(run, flow->own, flow->own_box, &flow->parts, NULL, true));
     WF_TRY(wf_halo_input_end(flow));
     /* The exchange is over: the boundary's blocks need no polls. */
@@ -157,6 +165,7 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
     wf_spatial_part_run boundaries = *run;
     boundaries.poll = NULL;
     WF_TRY(make_buffers(flow));
+    /* Boundary parts add to it. */
     if (flow->assembled)
         WF_TRY(wf_tensor_fill(flow->assembled, 0));
     /* Backward has the reverse order: boundary first, so that its halo gradients travel while the interior is computed.
@@ -178,6 +187,7 @@ static wf_status begin_back(wf_halo_input *flow, const wf_spatial_part_run *run)
 
 wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run *run)
 {
+    /* The interior adds to dx, the exchange does too. */
     WF_TRY(wf_tensor_fill(flow->back, 0));
     if (wf_halo_needed(&flow->halo))
         WF_TRY(begin_back(flow, run));
@@ -188,6 +198,7 @@ wf_status wf_halo_input_run_back(wf_halo_input *flow, const wf_spatial_part_run 
     return wf_exchange_end(flow->halo.exchange);
 }
 
+/* The whole input at once, for layers that do not cut it into interior and boundary. */
 wf_tensor *wf_halo_input_whole(const wf_tensor *own, wf_box own_box, const wf_halo *halo)
 {
     if (!wf_halo_needed(halo))
@@ -209,6 +220,7 @@ out:
     return wf_error_null();
 }
 
+/* The reverse: gradients of the halo go to their owners. Takes `whole` over. */
 wf_tensor *wf_halo_input_return(wf_tensor *whole, const wf_tensor *own, wf_box own_box, const wf_halo *halo)
 {
     if (!whole || !wf_halo_needed(halo))

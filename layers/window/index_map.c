@@ -4,6 +4,7 @@
 
 #include "core/neighbourhood_author.h"
 
+/* True if any side of a spatial dimension has an edge of its own. */
 bool wf_boundary_given(const wf_boundary *boundary, int nd)
 {
     for (int d = 2; d < 2 + nd; d++)
@@ -20,6 +21,7 @@ static int64_t most_read(const wf_index_map *index_map, int d, bool upper)
     int64_t most = 0;
     if (index_map->kind == WF_INDEX_MAP_WINDOW)
         most = upper ? w.pad_hi : w.pad_lo;
+    /* Linear resampling by centres reads half an input beyond the edge, so one. */
     else if (index_map->kind == WF_INDEX_MAP_RESAMPLE)
         most = index_map->resample.linear && !index_map->resample.align_corners && index_map->resample.scale[d] > 1;
     else if (index_map->kind == WF_INDEX_MAP_WINDOW_BACK && !upper)
@@ -29,6 +31,7 @@ static int64_t most_read(const wf_index_map *index_map, int d, bool upper)
     return most > 0 ? most : 0;
 }
 
+/* Only sides with an edge of their own go on; what no window reaches does not matter. */
 void wf_index_map_continue(wf_index_map *index_map, const wf_boundary *boundary)
 {
     bool beyond = false;
@@ -38,6 +41,7 @@ void wf_index_map_continue(wf_index_map *index_map, const wf_boundary *boundary)
         if (wf_boundary_edge(boundary, 2 + d, true) != WF_EDGE_DEFAULT)
             index_map->hi[d] = most_read(index_map, d, true);
         beyond = beyond || index_map->lo[d] > 0 || index_map->hi[d] > 0;
+        /* The kernel sees the longer picture, and counts from its first element. */
         if (index_map->kind == WF_INDEX_MAP_RESAMPLE)
             index_map->resample.in[d] += index_map->lo[d] + index_map->hi[d];
     }
@@ -69,7 +73,8 @@ static wf_window moved_window(const wf_index_map *index_map, int d, int64_t lo)
     return w;
 }
 
-/* The elements inside that make these, of which some may be beyond the edges; all between them too. */
+/* The elements inside that make these, of which some may be beyond the edges; all between them too. A constant edge is
+ * made of nothing. */
 static wf_range made_of(const wf_index_map *index_map, int d, wf_range r)
 {
     const int64_t length = index_map->in[d], below = -r.lo, above = r.hi - length;
@@ -79,6 +84,7 @@ static wf_range made_of(const wf_index_map *index_map, int d, wf_range r)
     wf_range inside = {r.lo < 0 ? 0 : r.lo < length ? r.lo : length, r.hi < length ? r.hi : length};
     const wf_edge lo = wf_boundary_edge(b, 2 + d, false), hi = wf_boundary_edge(b, 2 + d, true);
     if (below > 0) {
+        /* Reflected, the first element beyond is the second inside; symmetric, it is the first. */
         const int64_t end = lo == WF_EDGE_REFLECT     ? below + 1
                             : lo == WF_EDGE_SYMMETRIC ? below
                             : lo == WF_EDGE_REPLICATE ? 1
@@ -144,6 +150,7 @@ wf_range wf_index_map_reads(const wf_index_map *index_map, int d, wf_range outpu
     return reads.lo < reads.hi ? (wf_range){reads.lo - lo, reads.hi - lo} : (wf_range){0, 0};
 }
 
+/* An empty box, of which the other dimensions stay. */
 wf_box wf_index_map_nothing(wf_box own)
 {
     for (int d = 2; d < own.rank; d++)
@@ -151,6 +158,7 @@ wf_box wf_index_map_nothing(wf_box own)
     return own;
 }
 
+/* Dimensions are independent, so a box reads a box. */
 wf_box wf_index_map_box(const wf_index_map *index_map, wf_box outputs, wf_box in)
 {
     wf_box box = in;
@@ -164,10 +172,12 @@ wf_box wf_index_map_box(const wf_index_map *index_map, wf_box outputs, wf_box in
     return box;
 }
 
+/* The geometry of a part: the windows of the whole, with what they reach beyond the inputs at hand as padding. */
 wf_window wf_index_map_local(const wf_index_map *index_map, int d, wf_range out, wf_range in)
 {
     const bool back = index_map->kind == WF_INDEX_MAP_WINDOW_BACK;
     wf_window w = index_map->window[d];
+    /* A part without inputs has no window. */
     if (back && in.lo >= in.hi) {
         w.pad_lo = w.pad_hi = 0;
         return w;

@@ -10,6 +10,7 @@ typedef struct input_place {
     double part;
 } input_place;
 
+/* Whole division towards minus infinity, and what is left, exactly. */
 static input_place divide_place(int64_t over, int64_t under)
 {
     const int64_t at = over / under - (over % under < 0);
@@ -29,11 +30,13 @@ static input_place find_place(const wf_resize_geom *g, int d, int64_t o)
     return (input_place){(int64_t)at, place - at};
 }
 
+/* Places beyond the edges are the last input there. */
 static int64_t clamp_input(int64_t at, int64_t length)
 {
     return at < 0 ? 0 : at >= length ? length - 1 : at;
 }
 
+/* Only nearest resampling rounds. */
 static int64_t round_place(wf_resize_rounding rounding, input_place p)
 {
     if (rounding == WF_ROUND_UP)
@@ -57,6 +60,7 @@ static double find_centre(const wf_resize_geom *g, int d, int64_t o)
     return step * ((double)o + 0.5);
 }
 
+/* All inputs within the support of the widened kernel, at least one. */
 static wf_range read_wide(const wf_resize_geom *g, int d, int64_t o)
 {
     const double centre = find_centre(g, d, o), support = (g->mode == WF_RESIZE_CUBIC ? 2 : 1) * kernel_width(g, d);
@@ -68,6 +72,7 @@ static wf_range read_wide(const wf_resize_geom *g, int d, int64_t o)
 wf_range wf_resize_reads(const wf_resize_geom *g, int d, int64_t o)
 {
     const int64_t in = g->in[d], out = g->out[d];
+    /* Windows of adaptive pooling: floor and ceiling of the output's ends. */
     if (g->mode == WF_RESIZE_AREA)
         return (wf_range){o * in / out, ((o + 1) * in + out - 1) / out};
     if (g->antialias)
@@ -83,7 +88,7 @@ wf_range wf_resize_reads(const wf_resize_geom *g, int d, int64_t o)
     return (wf_range){clamp_input(lo, in), clamp_input(hi, in) + 1};
 }
 
-/* The cubic kernel of Keys (1981) at this distance. */
+/* The cubic kernel of Keys (1981) at this distance, for inputs one apart. */
 static double cubic_at(double a, double x)
 {
     x = fabs(x);
@@ -97,6 +102,7 @@ static double kernel_at(const wf_resize_geom *g, double x)
     return g->mode == WF_RESIZE_CUBIC ? cubic_at(g->cubic, x) : fabs(x) < 1 ? 1 - fabs(x) : 0;
 }
 
+/* Weights are divided by their sum: at edges and between inputs it is not exactly 1. */
 static void weigh_wide(const wf_resize_geom *g, int d, int64_t o, wf_range reads, double *weight)
 {
     const double centre = find_centre(g, d, o), width = kernel_width(g, d);
@@ -132,6 +138,8 @@ void wf_resize_weights(const wf_resize_geom *g, int d, int64_t o, double *weight
         weight[clamp_input(p.at + t, g->in[d]) - reads.lo] += kernel_at(g, (double)t - p.part);
 }
 
+/* The output that belongs to input a: the first whose place is not before it. Cuts of inputs become cuts of outputs by
+ * it. */
 int64_t wf_resize_place(const wf_resize_geom *g, int d, int64_t a)
 {
     const int64_t place = (a * g->out[d] + g->in[d] - 1) / g->in[d];

@@ -8,6 +8,7 @@ static wf_array dense(void *data, wf_dtype dtype, wf_box box)
     return (wf_array){.data = data, .dtype = dtype, .order = WF_CHANNELS_LAST, .shape = wf_box_shape(box)};
 }
 
+/* The gradient of one slab, computed apart and added to where the slab's elements came from. */
 static wf_status add_slab(const wf_slab_run *run, const wf_field *dy, const wf_field *dx, wf_box slab)
 {
     wf_box like = dy->box;
@@ -17,6 +18,7 @@ static wf_status add_slab(const wf_slab_run *run, const wf_field *dy, const wf_f
     const size_t bytes = (size_t)wf_shape_count(wf_box_shape(slab)) * wf_dtype_size(dx->dtype);
     wf_block_of block = {.bytes = 0};
     void *memory;
+    /* No output reads this slab. */
     if (wf_box_empty(read) || bytes == 0)
         return WF_OK;
     WF_TRY(wf_pool_take(run->ctx, bytes, &memory));
@@ -32,7 +34,7 @@ out:
     return status;
 }
 
-/* Zeros where no output reads anything. */
+/* Zeros where no output reads anything: the exchange sends the slab as a whole. */
 static wf_status write_part(const wf_slab_run *run, const wf_field *dy, const wf_field *slab, wf_box part)
 {
     const wf_box read = wf_box_intersect(wf_index_map_box(run->back, part, dy->box), dy->box);
@@ -53,6 +55,7 @@ out:
     return status;
 }
 
+/* Parts of slabs that are this rank's own are not computed: they are in the gradient of the inputs. */
 wf_status wf_slabs_run_halo(const wf_slab_run *run, const wf_field *dy, wf_box own, const wf_tensor *tensor)
 {
     const wf_slabs slabs = wf_halo_slabs(run->halo);
@@ -75,6 +78,7 @@ wf_status wf_slabs_run_own(const wf_slab_run *run, const wf_field *dy, const wf_
                                         .out = dense(dx->data, dx->dtype, dx->box)};
     if (wf_box_empty(dx->box))
         return WF_OK;
+    /* Without outputs here the gradient is 0, and the kernel is not called. */
     return wf_box_empty(dy->box) ? run->ctx->k->fill(run->ctx, &all.out, 0) : run->kernel(run->user, &all);
 }
 

@@ -8,12 +8,14 @@ typedef struct window_op_run {
     wf_ctx *ctx;
 } window_op_run;
 
+/* The way from the general run of parts to the layer's own kernel. */
 static wf_status run_part(void *user, const wf_spatial_part_arrays *part)
 {
     const window_op_run *r = user;
     return r->kernel(r->call, r->ctx, part);
 }
 
+/* One function for both directions: they differ in which of the two has the halo. */
 static wf_status run_window_op(const wf_window_op_call *call, wf_spatial_part_way way, wf_halo_input *flow,
                                const wf_tensor *out, const wf_tensor *index)
 {
@@ -34,6 +36,7 @@ static wf_status run_window_op(const wf_window_op_call *call, wf_spatial_part_wa
                                      .poll = call->halo.exchange};
     flow->own_box = call->in;
     flow->halo = call->halo;
+    /* The interior needs nothing of other ranks; boundary parts do. */
     flow->parts = wf_output_regions_make(&call->index_map, call->out, call->in, call->halo.need);
     const wf_status status = back ? wf_halo_input_run_back(flow, &all) : wf_halo_input_run(flow, &all);
     wf_halo_input_free(flow);
@@ -45,6 +48,7 @@ wf_status wf_window_op_backward(wf_node *node)
     const wf_window_op_call *call = node->state;
     const wf_tensor *x = node->in[0]->value;
     wf_tensor *dx = wf_tensor_new_step(x->ctx, x->dtype, x->shape, WF_CHANNELS_LAST);
+    /* The gradient of x is written and returned in the same tensor. */
     wf_halo_input flow = {.own = dx, .back = dx};
     const wf_status status = run_window_op(call, WF_PART_INPUT, &flow, wf_node_dy(node), wf_node_saved(node, 0));
     if (status == WF_OK)
@@ -78,7 +82,8 @@ wf_var *wf_window_op_apply(wf_layer *layer, wf_var *x, const wf_op *op, const wf
 /* --- on one rank ----------------------------------------------------------------------------------------------------
  */
 
-/* Channels, which x may have a part of, are counted as in the whole. */
+/* Channels, which x may have a part of, are counted as in the whole: places of channels name their random numbers and
+ * parameters. */
 static wf_box whole_box(const wf_var *x, wf_shape shape)
 {
     const wf_layout *layout = &x->value->layout;
@@ -90,6 +95,7 @@ static wf_box whole_box(const wf_var *x, wf_shape shape)
     return box;
 }
 
+/* On one rank: no exchange, but the same parts where a boundary makes inputs. */
 wf_status wf_window_op_plan_whole(wf_window_op_call *call, const wf_var *x, const wf_boundary *boundary, wf_shape y)
 {
     wf_shape whole = x->value->shape;
