@@ -47,12 +47,8 @@ extern "C" {
 #endif
 
 /* The mesh is borrowed and must outlive the layer. */
-wf_layer *wf_channel_conv1d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_channel_conv2d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_channel_conv3d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_channel_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_channel_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_channel_conv(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_channel_conv_transpose(const wf_mesh *mesh, wf_conv_opts opts);
 /* Input [N,in], or [N,C,...] of `in` elements a sample, also sharded along dimension 1. */
 wf_layer *wf_channel_linear(const wf_mesh *mesh, wf_linear_opts opts);
 
@@ -67,6 +63,39 @@ wf_layer *wf_channel_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts);
 /* Like wf_channel_batchnorm, with the statistics of all samples and pixels of the mesh, as wf_sync_batchnorm has them;
  * pixels may be sharded too. */
 wf_layer *wf_channel_sync_batchnorm(const wf_mesh *mesh, wf_batchnorm_opts opts);
+
+/* wf_channel_conv and wf_channel_conv_transpose of one, two and three dimensions. */
+static inline wf_layer *wf_channel_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_channel_conv(mesh, opts);
+}
+static inline wf_layer *wf_channel_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_channel_conv(mesh, opts);
+}
+static inline wf_layer *wf_channel_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_channel_conv(mesh, opts);
+}
+
+static inline wf_layer *wf_channel_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_channel_conv_transpose(mesh, opts);
+}
+static inline wf_layer *wf_channel_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_channel_conv_transpose(mesh, opts);
+}
+static inline wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_channel_conv_transpose(mesh, opts);
+}
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@ extern "C" {
  * entry of a *_nd field that is not 0 replaces them in its dimension (depth, height, width: the last `nd` entries of
  * the shape, in that order). */
 typedef struct wf_conv_opts {
+    int nd;             /* spatial dimensions, 1 to 3; default 2 */
     int64_t in, out;    /* channels; required */
     int64_t kernel;     /* required, here or in kernel_nd */
     int64_t stride;     /* default 1 */
@@ -40,17 +41,46 @@ typedef struct wf_conv_opts {
 
 /* [N,in,L] -> [N,out,O], O = floor((L + pads - dilation (kernel - 1) - 1) / stride) + 1. Parameters W
  * [out,in/groups,k...] (fan_in = in/groups k...), b [out]. */
-wf_layer *wf_conv1d(wf_ctx *ctx, wf_conv_opts opts);
-wf_layer *wf_conv2d(wf_ctx *ctx, wf_conv_opts opts);
-wf_layer *wf_conv3d(wf_ctx *ctx, wf_conv_opts opts);
+wf_layer *wf_conv(wf_ctx *ctx, wf_conv_opts opts);
 
 /* With a boundary, the input goes on beyond an edge as far as windows of the outputs reach, and is convolved like the
  * inside; along a circular dimension O must be stride L.
  * O = (L - 1) stride - pads + dilation (kernel - 1) + 1 + output_pad. Parameters W [in,out/groups,k...] (fan_in = what
  * one output sums over: in/groups k.../stride..., at least 1), b [out]. */
-wf_layer *wf_conv_transpose1d(wf_ctx *ctx, wf_conv_opts opts);
-wf_layer *wf_conv_transpose2d(wf_ctx *ctx, wf_conv_opts opts);
-wf_layer *wf_conv_transpose3d(wf_ctx *ctx, wf_conv_opts opts);
+wf_layer *wf_conv_transpose(wf_ctx *ctx, wf_conv_opts opts);
+
+/* wf_conv and wf_conv_transpose of one, two and three dimensions. */
+static inline wf_layer *wf_conv1d(wf_ctx *ctx, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_conv(ctx, opts);
+}
+static inline wf_layer *wf_conv2d(wf_ctx *ctx, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_conv(ctx, opts);
+}
+static inline wf_layer *wf_conv3d(wf_ctx *ctx, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_conv(ctx, opts);
+}
+
+static inline wf_layer *wf_conv_transpose1d(wf_ctx *ctx, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_conv_transpose(ctx, opts);
+}
+static inline wf_layer *wf_conv_transpose2d(wf_ctx *ctx, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_conv_transpose(ctx, opts);
+}
+static inline wf_layer *wf_conv_transpose3d(wf_ctx *ctx, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_conv_transpose(ctx, opts);
+}
 
 #ifdef __cplusplus
 }

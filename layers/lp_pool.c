@@ -5,6 +5,7 @@
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
+#include "layers/serial/serial_impl.h"
 
 #include <math.h>
 
@@ -93,36 +94,19 @@ static wf_layer *lp_layer(wf_ctx *ctx, const wf_layer_kind *kind, lp_state state
     return layer;
 }
 
-static wf_layer *pool_by_norm(wf_ctx *ctx, int nd, double p, wf_pool_opts o)
+wf_layer *wf_lp_pool(wf_ctx *ctx, double p, wf_pool_opts opts)
 {
-    static wf_layer *(*const average[3])(wf_ctx *, wf_pool_opts) = {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d};
-    WF_CHECK_NULL(p >= 1 && p < INFINITY, WF_ERR_ARGUMENT, "lp_pool%dd: p is %g, should be at least 1 and finite", nd,
-                  p);
+    WF_NEED_NULL(ctx);
+    WF_TRY_NULL(wf_nd_check("lp_pool", &opts.nd));
+    WF_CHECK_NULL(p >= 1 && p < INFINITY, WF_ERR_ARGUMENT, "lp_pool%dd: p is %g, should be at least 1 and finite",
+                  opts.nd, p);
     lp_state state = {.p = p, .size = 1};
-    for (int d = 0; d < nd; d++)
-        state.size *= (double)(o.kernel_nd[d] ? o.kernel_nd[d] : o.kernel);
-    o.count_include_pad = true;
+    for (int d = 0; d < opts.nd; d++)
+        state.size *= (double)(opts.kernel_nd[d] ? opts.kernel_nd[d] : opts.kernel);
+    opts.count_include_pad = true;
     /* Powers are what lies beyond the edge, too, and have no sign. */
-    o.boundary.value = pow(fabs(o.boundary.value), p);
-    o.boundary.n_negated = 0;
+    opts.boundary.value = pow(fabs(opts.boundary.value), p);
+    opts.boundary.n_negated = 0;
     return wf_sequential(
-        ctx, WF_LAYERS(lp_layer(ctx, &power_kind, state), average[nd - 1](ctx, o), lp_layer(ctx, &root_kind, state)));
-}
-
-wf_layer *wf_lp_pool1d(wf_ctx *ctx, double p, wf_pool_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return pool_by_norm(ctx, 1, p, opts);
-}
-
-wf_layer *wf_lp_pool2d(wf_ctx *ctx, double p, wf_pool_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return pool_by_norm(ctx, 2, p, opts);
-}
-
-wf_layer *wf_lp_pool3d(wf_ctx *ctx, double p, wf_pool_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return pool_by_norm(ctx, 3, p, opts);
+        ctx, WF_LAYERS(lp_layer(ctx, &power_kind, state), wf_avg_pool(ctx, opts), lp_layer(ctx, &root_kind, state)));
 }

@@ -12,9 +12,24 @@ extern "C" {
  * (count_include_pad has no meaning); in ceil mode a last window that goes beyond the padding counts as its mean times
  * the window's size, as in PyTorch. The gradient is 0 where all elements of a window are. Powers are of x's type, in
  * which a large p may overflow or vanish, and of f16 a small one. A chain of three layers. */
-wf_layer *wf_lp_pool1d(wf_ctx *ctx, double p, wf_pool_opts opts);
-wf_layer *wf_lp_pool2d(wf_ctx *ctx, double p, wf_pool_opts opts);
-wf_layer *wf_lp_pool3d(wf_ctx *ctx, double p, wf_pool_opts opts);
+wf_layer *wf_lp_pool(wf_ctx *ctx, double p, wf_pool_opts opts);
+
+/* wf_lp_pool of one, two and three dimensions. */
+static inline wf_layer *wf_lp_pool1d(wf_ctx *ctx, double p, wf_pool_opts opts)
+{
+    opts.nd = 1;
+    return wf_lp_pool(ctx, p, opts);
+}
+static inline wf_layer *wf_lp_pool2d(wf_ctx *ctx, double p, wf_pool_opts opts)
+{
+    opts.nd = 2;
+    return wf_lp_pool(ctx, p, opts);
+}
+static inline wf_layer *wf_lp_pool3d(wf_ctx *ctx, double p, wf_pool_opts opts)
+{
+    opts.nd = 3;
+    return wf_lp_pool(ctx, p, opts);
+}
 
 #ifdef __cplusplus
 }

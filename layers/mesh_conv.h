@@ -33,12 +33,41 @@
 extern "C" {
 #endif
 
-wf_layer *wf_mesh_conv1d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_mesh_conv2d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_mesh_conv3d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_mesh_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_mesh_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_mesh_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_mesh_conv(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_mesh_conv_transpose(const wf_mesh *mesh, wf_conv_opts opts);
+
+/* wf_mesh_conv and wf_mesh_conv_transpose of one, two and three dimensions. */
+static inline wf_layer *wf_mesh_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_mesh_conv(mesh, opts);
+}
+static inline wf_layer *wf_mesh_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_mesh_conv(mesh, opts);
+}
+static inline wf_layer *wf_mesh_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_mesh_conv(mesh, opts);
+}
+
+static inline wf_layer *wf_mesh_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_mesh_conv_transpose(mesh, opts);
+}
+static inline wf_layer *wf_mesh_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_mesh_conv_transpose(mesh, opts);
+}
+static inline wf_layer *wf_mesh_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_mesh_conv_transpose(mesh, opts);
+}
 
 #ifdef __cplusplus
 }

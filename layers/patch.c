@@ -7,21 +7,21 @@
 #include "layers/functions.h"
 #include "layers/group_norm.h"
 #include "layers/layer_author.h"
+#include "layers/serial/serial_impl.h"
 
 wf_layer *wf_patch_embed(wf_ctx *ctx, wf_patch_embed_opts o)
 {
-    static wf_layer *(*const conv[3])(wf_ctx *, wf_conv_opts) = {wf_conv1d, wf_conv2d, wf_conv3d};
     WF_NEED_NULL(ctx);
-    const int nd = o.nd ? o.nd : 2;
-    WF_CHECK_NULL(nd >= 1 && nd <= 3, WF_ERR_ARGUMENT, "patch_embed: nd is %d, should be 1 to 3", o.nd);
-    wf_conv_opts opts = {.in = o.in, .out = o.out, .no_bias = o.no_bias, .w_init = o.w_init, .b_init = o.b_init};
-    for (int d = 0; d < nd; d++) {
+    WF_TRY_NULL(wf_nd_check("patch_embed", &o.nd));
+    wf_conv_opts opts = {
+        .nd = o.nd, .in = o.in, .out = o.out, .no_bias = o.no_bias, .w_init = o.w_init, .b_init = o.b_init};
+    for (int d = 0; d < o.nd; d++) {
         const int64_t length = o.patch_nd[d] ? o.patch_nd[d] : o.patch;
         WF_CHECK_NULL(length >= 1, WF_ERR_ARGUMENT,
                       "patch_embed: the patch of dimension %d is %lld, should be at least 1", d, (long long)length);
         opts.kernel_nd[d] = opts.stride_nd[d] = length;
     }
-    return wf_sequential(ctx, WF_LAYERS(conv[nd - 1](ctx, opts), wf_lambda(ctx, wf_tokens)));
+    return wf_sequential(ctx, WF_LAYERS(wf_conv(ctx, opts), wf_lambda(ctx, wf_tokens)));
 }
 
 /* --- merging ------------------------------------------------------------------------------------------------------ */

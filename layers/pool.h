@@ -11,6 +11,7 @@ extern "C" {
 
 /* Zero is the default of every field; *_nd entries that are not 0 replace the field above them in their dimension. */
 typedef struct wf_pool_opts {
+    int nd;           /* spatial dimensions, 1 to 3; default 2; wf_max_unpool has those of its input */
     int64_t kernel;   /* required, here or in kernel_nd */
     int64_t stride;   /* default: kernel */
     int64_t pad;      /* on both sides, at most half the window's extent */
@@ -29,12 +30,8 @@ typedef struct wf_pool_opts {
 
 /* [N,C,L] -> [N,C,O], O = floor((L + pads - dilation (kernel - 1) - 1) / stride) + 1. Maximum: padding is minus
  * infinity, the gradient goes to the first of equals. */
-wf_layer *wf_max_pool1d(wf_ctx *ctx, wf_pool_opts opts);
-wf_layer *wf_max_pool2d(wf_ctx *ctx, wf_pool_opts opts);
-wf_layer *wf_max_pool3d(wf_ctx *ctx, wf_pool_opts opts);
-wf_layer *wf_avg_pool1d(wf_ctx *ctx, wf_pool_opts opts);
-wf_layer *wf_avg_pool2d(wf_ctx *ctx, wf_pool_opts opts);
-wf_layer *wf_avg_pool3d(wf_ctx *ctx, wf_pool_opts opts);
+wf_layer *wf_max_pool(wf_ctx *ctx, wf_pool_opts opts);
+wf_layer *wf_avg_pool(wf_ctx *ctx, wf_pool_opts opts);
 
 /* [N,C,...] -> [N,C,1,...]: one window over everything. */
 wf_layer *wf_global_max_pool(wf_ctx *ctx);
@@ -58,6 +55,39 @@ wf_var *wf_max_pool_with_places(wf_layer *pool, wf_var *x, wf_var **places);
  * may be cut, pixels not: places are of the whole image. Another place outside it is WF_ERR_ARGUMENT: of this call, or
  * on a device that computes later of the next one that reads a number. */
 wf_var *wf_max_unpool(wf_var *x, const wf_var *places, wf_pool_opts opts, wf_shape size);
+
+/* wf_max_pool and wf_avg_pool of one, two and three dimensions. */
+static inline wf_layer *wf_max_pool1d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    opts.nd = 1;
+    return wf_max_pool(ctx, opts);
+}
+static inline wf_layer *wf_max_pool2d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    opts.nd = 2;
+    return wf_max_pool(ctx, opts);
+}
+static inline wf_layer *wf_max_pool3d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    opts.nd = 3;
+    return wf_max_pool(ctx, opts);
+}
+
+static inline wf_layer *wf_avg_pool1d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    opts.nd = 1;
+    return wf_avg_pool(ctx, opts);
+}
+static inline wf_layer *wf_avg_pool2d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    opts.nd = 2;
+    return wf_avg_pool(ctx, opts);
+}
+static inline wf_layer *wf_avg_pool3d(wf_ctx *ctx, wf_pool_opts opts)
+{
+    opts.nd = 3;
+    return wf_avg_pool(ctx, opts);
+}
 
 #ifdef __cplusplus
 }

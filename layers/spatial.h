@@ -51,28 +51,18 @@ extern "C" {
 
 /* The input's gradient is recomputed from halos of the output's gradient, or added back from this rank's outputs,
  * whichever moves fewer bytes; always recomputed where WEFT_DETERMINISTIC is set. */
-wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts);
-wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_spatial_conv(const wf_mesh *mesh, wf_conv_opts opts);
+wf_layer *wf_spatial_conv_transpose(const wf_mesh *mesh, wf_conv_opts opts);
 
-wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts);
-wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts);
-wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts);
-wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts);
-wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts);
-wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_max_pool(const wf_mesh *mesh, wf_pool_opts opts);
+wf_layer *wf_spatial_avg_pool(const wf_mesh *mesh, wf_pool_opts opts);
 wf_layer *wf_spatial_adaptive_max_pool(const wf_mesh *mesh, wf_shape size);
 /* The output is replicated over the spatial axes. An average is summed over the ranks; for a maximum every rank
  * gathers the whole input, which should be small at this point of a model. */
 wf_layer *wf_spatial_global_max_pool(const wf_mesh *mesh);
 wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh);
 
-wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts);
-wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts);
-wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts);
+wf_layer *wf_spatial_upsample(const wf_mesh *mesh, wf_upsample_opts opts);
 
 wf_layer *wf_spatial_resize(const wf_mesh *mesh, wf_resize_opts opts);
 wf_layer *wf_spatial_adaptive_avg_pool(const wf_mesh *mesh, wf_shape size);
@@ -95,6 +85,87 @@ typedef struct wf_spatial_chain_opts {
  * stride that does not divide it, noise between the layers, another kind of edge, or a halo of more than one round.
  * Owns the layers, also when it fails. */
 wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers);
+
+/* Those layers of one, two and three dimensions. */
+static inline wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_spatial_conv(mesh, opts);
+}
+static inline wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_spatial_conv(mesh, opts);
+}
+static inline wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_spatial_conv(mesh, opts);
+}
+
+static inline wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 1;
+    return wf_spatial_conv_transpose(mesh, opts);
+}
+static inline wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 2;
+    return wf_spatial_conv_transpose(mesh, opts);
+}
+static inline wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
+{
+    opts.nd = 3;
+    return wf_spatial_conv_transpose(mesh, opts);
+}
+
+static inline wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    opts.nd = 1;
+    return wf_spatial_max_pool(mesh, opts);
+}
+static inline wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    opts.nd = 2;
+    return wf_spatial_max_pool(mesh, opts);
+}
+static inline wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    opts.nd = 3;
+    return wf_spatial_max_pool(mesh, opts);
+}
+
+static inline wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    opts.nd = 1;
+    return wf_spatial_avg_pool(mesh, opts);
+}
+static inline wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    opts.nd = 2;
+    return wf_spatial_avg_pool(mesh, opts);
+}
+static inline wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
+{
+    opts.nd = 3;
+    return wf_spatial_avg_pool(mesh, opts);
+}
+
+static inline wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts)
+{
+    opts.nd = 1;
+    return wf_spatial_upsample(mesh, opts);
+}
+static inline wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts)
+{
+    opts.nd = 2;
+    return wf_spatial_upsample(mesh, opts);
+}
+static inline wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts)
+{
+    opts.nd = 3;
+    return wf_spatial_upsample(mesh, opts);
+}
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@ typedef enum wf_upsample_mode {
 } wf_upsample_mode;
 
 typedef struct wf_upsample_opts {
+    int nd;              /* spatial dimensions, 1 to 3; default 2 */
     int64_t scale;       /* default 2 */
     int64_t scale_nd[3]; /* an entry that is not 0 replaces scale in its dimension */
     wf_upsample_mode mode;
@@ -27,9 +28,24 @@ typedef struct wf_upsample_opts {
 } wf_upsample_opts;
 
 /* [N,C,L] -> [N,C,scale L]. */
-wf_layer *wf_upsample1d(wf_ctx *ctx, wf_upsample_opts opts);
-wf_layer *wf_upsample2d(wf_ctx *ctx, wf_upsample_opts opts);
-wf_layer *wf_upsample3d(wf_ctx *ctx, wf_upsample_opts opts);
+wf_layer *wf_upsample(wf_ctx *ctx, wf_upsample_opts opts);
+
+/* wf_upsample of one, two and three dimensions. */
+static inline wf_layer *wf_upsample1d(wf_ctx *ctx, wf_upsample_opts opts)
+{
+    opts.nd = 1;
+    return wf_upsample(ctx, opts);
+}
+static inline wf_layer *wf_upsample2d(wf_ctx *ctx, wf_upsample_opts opts)
+{
+    opts.nd = 2;
+    return wf_upsample(ctx, opts);
+}
+static inline wf_layer *wf_upsample3d(wf_ctx *ctx, wf_upsample_opts opts)
+{
+    opts.nd = 3;
+    return wf_upsample(ctx, opts);
+}
 
 #ifdef __cplusplus
 }

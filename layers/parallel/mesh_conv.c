@@ -4,7 +4,7 @@
 #include "layers/parallel/parallel_impl.h"
 
 /* A sum over ranks or over pieces is not complete when the kernel writes it, so its bias and activation come later. */
-bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *s)
+bool wf_mesh_conv_in_one_pass(const wf_mesh_conv_state *s)
 {
     return s->split.out.partition && s->local.pieces == 1;
 }
@@ -43,7 +43,7 @@ wf_status wf_spatial_conv_map(const wf_layer *layer, const wf_var *x, wf_shape s
 
 /* The plan of a layer inside a chain: nothing is exchanged here, neither forward nor backward, as the chain has the
  * halo already. */
-static wf_status plan_step(const wf_mesh_conv *s, const wf_spatial_link *step, wf_mesh_call *call)
+static wf_status plan_step(const wf_mesh_conv_state *s, const wf_spatial_link *step, wf_mesh_call *call)
 {
     const wf_index_map *map = &step->index_map, back = wf_index_map_inverse(map);
     const wf_box whole = step->x_box;
@@ -69,7 +69,7 @@ static wf_status plan_step(const wf_mesh_conv *s, const wf_spatial_link *step, w
 
 static wf_status check_input(const wf_layer *layer, const wf_var *x, wf_mesh_call *call)
 {
-    const wf_mesh_conv *s = layer->state;
+    const wf_mesh_conv_state *s = layer->state;
     const wf_layout *given = &x->value->layout;
     if (!s->by_pixels || (s->by_channels && !given->known))
         return wf_channel_check_input(layer, s->conv.name, s->mesh, x, &call->x_bounds);
@@ -126,7 +126,7 @@ static void set_channels(wf_sharding *sharding, int64_t channels, wf_range here)
 /* *layout: of the output, with all channels. */
 static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_mesh_call *call, wf_layout *layout)
 {
-    const wf_mesh_conv *s = layer->state;
+    const wf_mesh_conv_state *s = layer->state;
     const wf_channel_split *split = &s->split;
     wf_shape whole, shape;
     wf_sharding in, out;
@@ -159,7 +159,7 @@ static wf_status plan_call(const wf_layer *layer, const wf_var *x, wf_mesh_call 
 
 /* Compute. */
 
-static wf_layout shard_channels(const wf_mesh_conv *s, wf_layout layout, const int64_t *bounds)
+static wf_layout shard_channels(const wf_mesh_conv_state *s, wf_layout layout, const int64_t *bounds)
 {
     if (s->by_channels) {
         layout.placement[WF_AXIS_CHANNEL] = WF_REPLICATED;
@@ -207,7 +207,7 @@ static wf_status convolve(const wf_mesh_call *call, wf_halo_input *flow, const w
 static wf_tensor *compute_output(wf_mesh_call *call, wf_tape *tape, wf_halo_input *flow, const wf_var *w,
                                  const wf_var *b, const wf_layout *layout, wf_tensor **acted)
 {
-    const wf_mesh_conv *s = call->conv;
+    const wf_mesh_conv_state *s = call->conv;
     const wf_channel_split *split = &s->split;
     const bool partition = split->out.partition;
     const wf_tensor *own = flow->own;
@@ -273,7 +273,7 @@ static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_mesh_call *call, wf_hal
 /* x is moved to the pixels and channels of the plan, and computed with. */
 static wf_var *run_call(wf_layer *layer, wf_var *x, wf_mesh_call *call, const wf_layout *layout)
 {
-    const wf_mesh_conv *s = layer->state;
+    const wf_mesh_conv_state *s = layer->state;
     /* A sharded x is sent from where it is; of a replicated one each rank takes its channels without a message. */
     wf_tensor *own = call->x_bounds ? wf_dense_value(x) : wf_channel_gather(&s->split.in, NULL, x->value);
     wf_halo_input flow = {.own = own, .own_box = call->x_box, .halo = call->x_halo, .parts = call->parts};

@@ -6,7 +6,7 @@
 /* Parameters. */
 
 typedef struct filter_run {
-    const wf_mesh_conv *conv;
+    const wf_mesh_conv_state *conv;
     const wf_index_map *index_map;
     wf_array dw, db;
     bool with_bias, add;

@@ -7,7 +7,7 @@
 
 static void free_state(wf_layer *layer)
 {
-    wf_mesh_conv *s = layer->state;
+    wf_mesh_conv_state *s = layer->state;
     wf_channel_split_free(&s->split);
 }
 
@@ -42,7 +42,7 @@ static const way both = {{.name = "mesh_conv", .forward = wf_mesh_conv_forward, 
                          NAMES("mesh")};
 
 /* This rank's rows and columns of the filter, before it has a value: initial values are slices of the serial one. */
-static wf_box filter_box(const wf_mesh_conv *s)
+static wf_box filter_box(const wf_mesh_conv_state *s)
 {
     const wf_channel_split *split = &s->split;
     const wf_range in = wf_channel_inputs(split), out = wf_channel_outputs(split);
@@ -75,7 +75,7 @@ static wf_channel_opts split_opts(const way *how, const wf_conv_opts *o, const w
     return split;
 }
 
-static void shard_params(wf_mesh_conv *s)
+static void shard_params(wf_mesh_conv_state *s)
 {
     /* Each rank sees its own pixels only, so gradients of the filter are summed over the spatial axes too. */
     const uint32_t pixels = WF_AXIS_BIT(WF_AXIS_DEPTH) | WF_AXIS_BIT(WF_AXIS_HEIGHT) | WF_AXIS_BIT(WF_AXIS_WIDTH);
@@ -88,24 +88,24 @@ static void shard_params(wf_mesh_conv *s)
 }
 
 /* All checks are local and see the same options on all ranks; nothing is sent before forward. */
-static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, int nd, bool transposed)
+static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, bool transposed)
 {
-    /* nd and the direction choose the name of errors. */
-    const char *name = how->name[transposed][nd - 1];
     wf_conv_state conv;
     wf_channel_split split;
-    if (!mesh)
-        return NULL;
-    WF_TRY_NULL(wf_conv_state_make(name, nd, transposed, &o, &conv));
+    WF_TRY_NULL(wf_nd_check(how->kind.name, &o.nd));
+    /* nd and the direction choose the name of errors. */
+    const char *name = how->name[transposed][o.nd - 1];
+    WF_TRY_NULL(wf_conv_state_make(name, o.nd, transposed, &o, &conv));
     const wf_channel_opts opts = split_opts(how, &o, &conv);
     WF_TRY_NULL(wf_channel_split_init(&split, name, mesh, &opts));
-    wf_layer *layer = wf_conv_layer(wf_comm_ctx(wf_mesh_world(mesh)), &how->kind, &o, &conv, sizeof(wf_mesh_conv));
+    wf_layer *layer =
+        wf_conv_layer(wf_comm_ctx(wf_mesh_world(mesh)), &how->kind, &o, &conv, sizeof(wf_mesh_conv_state));
     if (!layer) {
         /* The split has memory of its own. */
         wf_channel_split_free(&split);
         return NULL;
     }
-    wf_mesh_conv *s = layer->state;
+    wf_mesh_conv_state *s = layer->state;
     layer->comm = wf_mesh_world(mesh);
     s->mesh = mesh;
     s->by_channels = how->by_channels;
@@ -121,120 +121,48 @@ static wf_layer *make_conv(const way *how, const wf_mesh *mesh, wf_conv_opts o, 
 /* A chain takes only layers whose halo it can send itself. */
 bool wf_is_spatial_conv(const wf_layer *layer, const wf_mesh *mesh)
 {
-    return layer->kind == &spatial.kind && ((const wf_mesh_conv *)layer->state)->mesh == mesh;
+    return layer->kind == &spatial.kind && ((const wf_mesh_conv_state *)layer->state)->mesh == mesh;
 }
 
 int64_t wf_spatial_conv_channels(const wf_layer *layer)
 {
-    return ((const wf_mesh_conv *)layer->state)->conv.out;
+    return ((const wf_mesh_conv_state *)layer->state)->conv.out;
 }
 
 /* Constructors. */
 
-wf_layer *wf_channel_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
+wf_layer *wf_channel_conv(const wf_mesh *mesh, wf_conv_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_conv(&channel, mesh, opts, 1, false);
+    return make_conv(&channel, mesh, opts, false);
 }
 
-wf_layer *wf_channel_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
+wf_layer *wf_channel_conv_transpose(const wf_mesh *mesh, wf_conv_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_conv(&channel, mesh, opts, 2, false);
+    return make_conv(&channel, mesh, opts, true);
 }
 
-wf_layer *wf_channel_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
+wf_layer *wf_spatial_conv(const wf_mesh *mesh, wf_conv_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_conv(&channel, mesh, opts, 3, false);
+    return make_conv(&spatial, mesh, opts, false);
 }
 
-wf_layer *wf_channel_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
+wf_layer *wf_spatial_conv_transpose(const wf_mesh *mesh, wf_conv_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_conv(&channel, mesh, opts, 1, true);
+    return make_conv(&spatial, mesh, opts, true);
 }
 
-wf_layer *wf_channel_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
+wf_layer *wf_mesh_conv(const wf_mesh *mesh, wf_conv_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_conv(&channel, mesh, opts, 2, true);
+    return make_conv(&both, mesh, opts, false);
 }
 
-wf_layer *wf_channel_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
+wf_layer *wf_mesh_conv_transpose(const wf_mesh *mesh, wf_conv_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_conv(&channel, mesh, opts, 3, true);
-}
-
-wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&spatial, mesh, opts, 1, false);
-}
-
-wf_layer *wf_spatial_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&spatial, mesh, opts, 2, false);
-}
-
-wf_layer *wf_spatial_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&spatial, mesh, opts, 3, false);
-}
-
-wf_layer *wf_spatial_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&spatial, mesh, opts, 1, true);
-}
-
-wf_layer *wf_spatial_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&spatial, mesh, opts, 2, true);
-}
-
-wf_layer *wf_spatial_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&spatial, mesh, opts, 3, true);
-}
-
-wf_layer *wf_mesh_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&both, mesh, opts, 1, false);
-}
-
-wf_layer *wf_mesh_conv2d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&both, mesh, opts, 2, false);
-}
-
-wf_layer *wf_mesh_conv3d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&both, mesh, opts, 3, false);
-}
-
-wf_layer *wf_mesh_conv_transpose1d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&both, mesh, opts, 1, true);
-}
-
-wf_layer *wf_mesh_conv_transpose2d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&both, mesh, opts, 2, true);
-}
-
-wf_layer *wf_mesh_conv_transpose3d(const wf_mesh *mesh, wf_conv_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_conv(&both, mesh, opts, 3, true);
+    return make_conv(&both, mesh, opts, true);
 }

@@ -276,17 +276,17 @@ wf_var *wf_spatial_conv_apply(wf_layer *layer, wf_var *x, wf_spatial_link *step)
  * puts the result where y is held. Where outputs are to be summed over the channel axis, bias and activation come after
  * the sum, else in the same pass. Backward does the reverse. */
 
-typedef struct wf_mesh_conv {
+typedef struct wf_mesh_conv_state {
     wf_conv_state conv;
     const wf_mesh *mesh;
     bool by_channels, by_pixels;
     wf_channel_split split; /* without channels: every rank has all of them */
     wf_channel_local local;
-} wf_mesh_conv;
+} wf_mesh_conv_state;
 
 /* One application: what backward is told. Boxes hold the channels of tensors that are computed with. */
 typedef struct wf_mesh_call {
-    const wf_mesh_conv *conv;
+    const wf_mesh_conv_state *conv;
     const int64_t *x_bounds; /* how x is sharded along channels; NULL: it is not */
     wf_index_map index_map;  /* y from x */
     wf_box x_box, y_box;     /* own inputs as they are sent from, own part of the outputs */
@@ -302,7 +302,7 @@ enum { WF_MESH_CONV_X, WF_MESH_CONV_HALO, WF_MESH_CONV_W, WF_MESH_CONV_Y, WF_MES
 
 /* What makes outputs by an index map. */
 typedef struct wf_output_run {
-    const wf_mesh_conv *conv;
+    const wf_mesh_conv_state *conv;
     const wf_index_map *index_map;
     wf_array w, bias;
     const wf_epilogue *epilogue; /* NULL: none */
@@ -310,7 +310,7 @@ typedef struct wf_output_run {
 /* A wf_spatial_part_kernel; user: wf_output_run. */
 wf_status wf_mesh_conv_output(void *user, const wf_spatial_part_arrays *arrays) WF_NODISCARD;
 /* Bias and activation are applied while outputs are computed. */
-bool wf_mesh_conv_in_one_pass(const wf_mesh_conv *conv);
+bool wf_mesh_conv_in_one_pass(const wf_mesh_conv_state *conv);
 
 wf_var *wf_mesh_conv_forward(wf_layer *layer, wf_var *x);
 wf_status wf_mesh_conv_backward(wf_node *node) WF_NODISCARD;

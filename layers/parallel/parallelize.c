@@ -183,21 +183,15 @@ typedef wf_layer *(*conv_maker)(const wf_mesh *mesh, wf_conv_opts opts);
 /* Tables by transposed and dimensions: the constructors of users are the only ones. */
 static wf_status swap_conv(wf_layer *layer, walk *w)
 {
-    static const conv_maker channel[2][3] = {
-        {wf_channel_conv1d, wf_channel_conv2d, wf_channel_conv3d},
-        {wf_channel_conv_transpose1d, wf_channel_conv_transpose2d, wf_channel_conv_transpose3d}};
-    static const conv_maker spatial[2][3] = {
-        {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
-        {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
-    static const conv_maker both[2][3] = {
-        {wf_mesh_conv1d, wf_mesh_conv2d, wf_mesh_conv3d},
-        {wf_mesh_conv_transpose1d, wf_mesh_conv_transpose2d, wf_mesh_conv_transpose3d}};
+    static const conv_maker channel[2] = {wf_channel_conv, wf_channel_conv_transpose};
+    static const conv_maker spatial[2] = {wf_spatial_conv, wf_spatial_conv_transpose};
+    static const conv_maker both[2] = {wf_mesh_conv, wf_mesh_conv_transpose};
     const wf_conv_state *s = layer->state;
     const wf_conv_opts opts = s->opts;
     const bool by_channels = w->how & WF_PARALLEL_CHANNEL, by_pixels = w->how & WF_PARALLEL_SPATIAL;
-    conv_maker make = spatial[s->transposed][s->geom.nd - 1];
+    conv_maker make = spatial[s->transposed];
     if (by_channels)
-        make = (by_pixels ? both : channel)[s->transposed][s->geom.nd - 1];
+        make = (by_pixels ? both : channel)[s->transposed];
     if (!by_channels && !by_pixels)
         return WF_OK;
     WF_TRY(become(layer, make(w->mesh, opts)));
@@ -230,24 +224,18 @@ static wf_status swap_embedding(wf_layer *layer, walk *w)
 
 static wf_layer *spatial_pool(const wf_layer *layer, const wf_mesh *mesh)
 {
-    typedef wf_layer *(*maker)(const wf_mesh *, wf_pool_opts);
-    static const maker make[2][3] = {{wf_spatial_max_pool1d, wf_spatial_max_pool2d, wf_spatial_max_pool3d},
-                                     {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
     const wf_pool_state *s = layer->state;
     const bool average = s->geom.kind != WF_POOL_MAX;
     if (s->geom.adaptive)
         return wf_spatial_adaptive_max_pool(mesh, s->size);
     if (s->geom.nd == 0)
         return average ? wf_spatial_global_avg_pool(mesh) : wf_spatial_global_max_pool(mesh);
-    return make[average][s->geom.nd - 1](mesh, s->opts);
+    return average ? wf_spatial_avg_pool(mesh, s->opts) : wf_spatial_max_pool(mesh, s->opts);
 }
 
 static wf_layer *spatial_upsample(const wf_layer *layer, const wf_mesh *mesh)
 {
-    const wf_upsample_state *s = layer->state;
-    if (s->geom.nd == 1)
-        return wf_spatial_upsample1d(mesh, s->opts);
-    return s->geom.nd == 2 ? wf_spatial_upsample2d(mesh, s->opts) : wf_spatial_upsample3d(mesh, s->opts);
+    return wf_spatial_upsample(mesh, ((const wf_upsample_state *)layer->state)->opts);
 }
 
 /* The layer attends to pixels of an image near each other. */

@@ -77,9 +77,6 @@ static int64_t share(int64_t n, int64_t ranks)
 
 static wf_layer *conv_part(const wf_layer *layer, int64_t in, int64_t out)
 {
-    typedef wf_layer *(*maker)(wf_ctx * ctx, wf_conv_opts opts);
-    static const maker make[2][3] = {{wf_conv1d, wf_conv2d, wf_conv3d},
-                                     {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
     const wf_conv_state *s = layer->state;
     wf_conv_opts o = s->opts;
     /* Groups are split as wholes; both numbers of channels fall with them. */
@@ -92,7 +89,7 @@ static wf_layer *conv_part(const wf_layer *layer, int64_t in, int64_t out)
         o.in = share(o.in, in);
         o.out = share(o.out, out);
     }
-    return make[s->transposed][s->geom.nd - 1](layer->ctx, o);
+    return s->transposed ? wf_conv_transpose(layer->ctx, o) : wf_conv(layer->ctx, o);
 }
 
 /* The layer has no values that anyone reads: it is run with random ones for its time. */

@@ -187,60 +187,43 @@ static wf_layer *put_on_mesh(wf_layer *layer, const wf_mesh *mesh)
     return layer;
 }
 
-static wf_layer *make_pool(const wf_mesh *mesh, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+static wf_layer *make_pool(const wf_mesh *mesh, wf_pool_kind kind, wf_pool_opts o)
 {
-    if (!mesh)
-        return NULL;
+    static const char *const names[2][3] = {{"spatial_max_pool1d", "spatial_max_pool2d", "spatial_max_pool3d"},
+                                            {"spatial_avg_pool1d", "spatial_avg_pool2d", "spatial_avg_pool3d"}};
+    const bool average = kind == WF_POOL_AVG;
+    WF_TRY_NULL(wf_nd_check(average ? "spatial_avg_pool" : "spatial_max_pool", &o.nd));
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
-    return put_on_mesh(wf_pool_layer(ctx, &wf_pool_spatial, name, kind, nd, o, sizeof(spatial_pool)), mesh);
+    const char *name = names[average][o.nd - 1];
+    return put_on_mesh(wf_pool_layer(ctx, &wf_pool_spatial, name, kind, o.nd, &o, sizeof(spatial_pool)), mesh);
 }
 
-wf_layer *wf_spatial_max_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
+wf_layer *wf_spatial_max_pool(const wf_mesh *mesh, wf_pool_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_max_pool1d", WF_POOL_MAX, 1, &opts);
+    return make_pool(mesh, WF_POOL_MAX, opts);
 }
 
-wf_layer *wf_spatial_max_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
+wf_layer *wf_spatial_avg_pool(const wf_mesh *mesh, wf_pool_opts opts)
 {
     WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_max_pool2d", WF_POOL_MAX, 2, &opts);
-}
-
-wf_layer *wf_spatial_max_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_max_pool3d", WF_POOL_MAX, 3, &opts);
-}
-
-wf_layer *wf_spatial_avg_pool1d(const wf_mesh *mesh, wf_pool_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_avg_pool1d", WF_POOL_AVG, 1, &opts);
-}
-
-wf_layer *wf_spatial_avg_pool2d(const wf_mesh *mesh, wf_pool_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_avg_pool2d", WF_POOL_AVG, 2, &opts);
-}
-
-wf_layer *wf_spatial_avg_pool3d(const wf_mesh *mesh, wf_pool_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_avg_pool3d", WF_POOL_AVG, 3, &opts);
+    return make_pool(mesh, WF_POOL_AVG, opts);
 }
 
 wf_layer *wf_spatial_global_max_pool(const wf_mesh *mesh)
 {
     WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_global_max_pool", WF_POOL_MAX, 0, NULL);
+    return put_on_mesh(wf_pool_layer(wf_comm_ctx(wf_mesh_world(mesh)), &wf_pool_spatial, "spatial_global_max_pool",
+                                     WF_POOL_MAX, 0, NULL, sizeof(spatial_pool)),
+                       mesh);
 }
 
 wf_layer *wf_spatial_global_avg_pool(const wf_mesh *mesh)
 {
     WF_NEED_NULL(mesh);
-    return make_pool(mesh, "spatial_global_avg_pool", WF_POOL_AVG, 0, NULL);
+    return put_on_mesh(wf_pool_layer(wf_comm_ctx(wf_mesh_world(mesh)), &wf_pool_spatial, "spatial_global_avg_pool",
+                                     WF_POOL_AVG, 0, NULL, sizeof(spatial_pool)),
+                       mesh);
 }
 
 wf_layer *wf_spatial_adaptive_max_pool(const wf_mesh *mesh, wf_shape size)

@@ -36,33 +36,16 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 
 static const wf_layer_kind spatial_upsample_kind = {.name = "spatial_upsample", .forward = forward};
 
-static wf_layer *make_upsample(const wf_mesh *mesh, const char *name, int nd, const wf_upsample_opts *o)
+wf_layer *wf_spatial_upsample(const wf_mesh *mesh, wf_upsample_opts opts)
 {
-    if (!mesh)
-        return NULL;
-    wf_layer *layer = wf_upsample_layer(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_upsample_kind, name, nd, o,
-                                        sizeof(spatial_upsample));
+    static const char *const names[3] = {"spatial_upsample1d", "spatial_upsample2d", "spatial_upsample3d"};
+    WF_NEED_NULL(mesh);
+    WF_TRY_NULL(wf_nd_check("spatial_upsample", &opts.nd));
+    wf_layer *layer = wf_upsample_layer(wf_comm_ctx(wf_mesh_world(mesh)), &spatial_upsample_kind, names[opts.nd - 1],
+                                        opts.nd, &opts, sizeof(spatial_upsample));
     if (!layer)
         return NULL;
     layer->comm = wf_mesh_world(mesh);
     ((spatial_upsample *)layer->state)->mesh = mesh;
     return layer;
-}
-
-wf_layer *wf_spatial_upsample1d(const wf_mesh *mesh, wf_upsample_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_upsample(mesh, "spatial_upsample1d", 1, &opts);
-}
-
-wf_layer *wf_spatial_upsample2d(const wf_mesh *mesh, wf_upsample_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_upsample(mesh, "spatial_upsample2d", 2, &opts);
-}
-
-wf_layer *wf_spatial_upsample3d(const wf_mesh *mesh, wf_upsample_opts opts)
-{
-    WF_NEED_NULL(mesh);
-    return make_upsample(mesh, "spatial_upsample3d", 3, &opts);
 }

@@ -165,49 +165,24 @@ out:
 
 const wf_layer_kind wf_conv_serial = {.name = "conv", .forward = forward, .computes = true};
 
-static wf_layer *make_conv(wf_ctx *ctx, wf_conv_opts o, int nd, bool transposed)
+static wf_layer *make_conv(wf_ctx *ctx, wf_conv_opts o, bool transposed)
 {
     static const char *const names[2][3] = {{"conv1d", "conv2d", "conv3d"},
                                             {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}};
     wf_conv_state s;
-    if (!ctx)
-        return NULL;
-    WF_TRY_NULL(wf_conv_state_make(names[transposed][nd - 1], nd, transposed, &o, &s));
+    WF_TRY_NULL(wf_nd_check(transposed ? "conv_transpose" : "conv", &o.nd));
+    WF_TRY_NULL(wf_conv_state_make(names[transposed][o.nd - 1], o.nd, transposed, &o, &s));
     return wf_conv_layer(ctx, &wf_conv_serial, &o, &s, sizeof s);
 }
 
-wf_layer *wf_conv1d(wf_ctx *ctx, wf_conv_opts opts)
+wf_layer *wf_conv(wf_ctx *ctx, wf_conv_opts opts)
 {
     WF_NEED_NULL(ctx);
-    return make_conv(ctx, opts, 1, false);
+    return make_conv(ctx, opts, false);
 }
 
-wf_layer *wf_conv2d(wf_ctx *ctx, wf_conv_opts opts)
+wf_layer *wf_conv_transpose(wf_ctx *ctx, wf_conv_opts opts)
 {
     WF_NEED_NULL(ctx);
-    return make_conv(ctx, opts, 2, false);
-}
-
-wf_layer *wf_conv3d(wf_ctx *ctx, wf_conv_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_conv(ctx, opts, 3, false);
-}
-
-wf_layer *wf_conv_transpose1d(wf_ctx *ctx, wf_conv_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_conv(ctx, opts, 1, true);
-}
-
-wf_layer *wf_conv_transpose2d(wf_ctx *ctx, wf_conv_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_conv(ctx, opts, 2, true);
-}
-
-wf_layer *wf_conv_transpose3d(wf_ctx *ctx, wf_conv_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_conv(ctx, opts, 3, true);
+    return make_conv(ctx, opts, true);
 }

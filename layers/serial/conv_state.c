@@ -171,6 +171,14 @@ static wf_param_opts filter_opts(const wf_conv_opts *o, const wf_conv_state *s, 
     return p;
 }
 
+wf_status wf_nd_check(const char *what, int *nd)
+{
+    if (*nd == 0)
+        *nd = 2;
+    WF_CHECK(*nd >= 1 && *nd <= 3, WF_ERR_ARGUMENT, "%s: nd is %d, should be 1 to 3", what, *nd);
+    return WF_OK;
+}
+
 /* Makes no layer: the parallel forms want the geometry before they can say which parameters a rank has. */
 wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf_conv_opts *o, wf_conv_state *s)
 {

@@ -203,57 +203,37 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
 
 const wf_layer_kind wf_pool_serial = {.name = "pool", .forward = forward};
 
-static wf_layer *make_pool(wf_ctx *ctx, const char *name, wf_pool_kind kind, int nd, const wf_pool_opts *o)
+static wf_layer *make_pool(wf_ctx *ctx, wf_pool_kind kind, wf_pool_opts o)
 {
-    return wf_pool_layer(ctx, &wf_pool_serial, name, kind, nd, o, sizeof(wf_pool_state));
+    static const char *const names[2][3] = {{"max_pool1d", "max_pool2d", "max_pool3d"},
+                                            {"avg_pool1d", "avg_pool2d", "avg_pool3d"}};
+    const bool average = kind == WF_POOL_AVG;
+    WF_TRY_NULL(wf_nd_check(average ? "avg_pool" : "max_pool", &o.nd));
+    return wf_pool_layer(ctx, &wf_pool_serial, names[average][o.nd - 1], kind, o.nd, &o, sizeof(wf_pool_state));
 }
 
-wf_layer *wf_max_pool1d(wf_ctx *ctx, wf_pool_opts opts)
+wf_layer *wf_max_pool(wf_ctx *ctx, wf_pool_opts opts)
 {
     WF_NEED_NULL(ctx);
-    return make_pool(ctx, "max_pool1d", WF_POOL_MAX, 1, &opts);
+    return make_pool(ctx, WF_POOL_MAX, opts);
 }
 
-wf_layer *wf_max_pool2d(wf_ctx *ctx, wf_pool_opts opts)
+wf_layer *wf_avg_pool(wf_ctx *ctx, wf_pool_opts opts)
 {
     WF_NEED_NULL(ctx);
-    return make_pool(ctx, "max_pool2d", WF_POOL_MAX, 2, &opts);
-}
-
-wf_layer *wf_max_pool3d(wf_ctx *ctx, wf_pool_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_pool(ctx, "max_pool3d", WF_POOL_MAX, 3, &opts);
-}
-
-wf_layer *wf_avg_pool1d(wf_ctx *ctx, wf_pool_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_pool(ctx, "avg_pool1d", WF_POOL_AVG, 1, &opts);
-}
-
-wf_layer *wf_avg_pool2d(wf_ctx *ctx, wf_pool_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_pool(ctx, "avg_pool2d", WF_POOL_AVG, 2, &opts);
-}
-
-wf_layer *wf_avg_pool3d(wf_ctx *ctx, wf_pool_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return make_pool(ctx, "avg_pool3d", WF_POOL_AVG, 3, &opts);
+    return make_pool(ctx, WF_POOL_AVG, opts);
 }
 
 wf_layer *wf_global_max_pool(wf_ctx *ctx)
 {
     WF_NEED_NULL(ctx);
-    return make_pool(ctx, "global_max_pool", WF_POOL_MAX, 0, NULL);
+    return wf_pool_layer(ctx, &wf_pool_serial, "global_max_pool", WF_POOL_MAX, 0, NULL, sizeof(wf_pool_state));
 }
 
 wf_layer *wf_global_avg_pool(wf_ctx *ctx)
 {
     WF_NEED_NULL(ctx);
-    return make_pool(ctx, "global_avg_pool", WF_POOL_AVG, 0, NULL);
+    return wf_pool_layer(ctx, &wf_pool_serial, "global_avg_pool", WF_POOL_AVG, 0, NULL, sizeof(wf_pool_state));
 }
 
 wf_layer *wf_adaptive_max_pool(wf_ctx *ctx, wf_shape size)

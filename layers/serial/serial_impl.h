@@ -56,6 +56,9 @@ typedef struct wf_conv_state {
 
 extern const wf_layer_kind wf_conv_serial;
 
+/* The option `nd` of layers with spatial dimensions: 0 becomes 2, its default. WF_ERR_ARGUMENT, which names `what`, if
+ * it is not 1 to 3. */
+wf_status wf_nd_check(const char *what, int *nd) WF_NODISCARD;
 /* Checks the options and fills in the state of a form `name` with nd spatial dimensions, but for its parameters. */
 wf_status wf_conv_state_make(const char *name, int nd, bool transposed, const wf_conv_opts *opts,
                              wf_conv_state *state) WF_NODISCARD;

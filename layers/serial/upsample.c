@@ -128,20 +128,10 @@ wf_layer *wf_upsample_layer(wf_ctx *ctx, const wf_layer_kind *kind, const char *
 
 const wf_layer_kind wf_upsample_serial = {.name = "upsample", .forward = forward};
 
-wf_layer *wf_upsample1d(wf_ctx *ctx, wf_upsample_opts opts)
+wf_layer *wf_upsample(wf_ctx *ctx, wf_upsample_opts opts)
 {
+    static const char *const names[3] = {"upsample1d", "upsample2d", "upsample3d"};
     WF_NEED_NULL(ctx);
-    return wf_upsample_layer(ctx, &wf_upsample_serial, "upsample1d", 1, &opts, sizeof(wf_upsample_state));
-}
-
-wf_layer *wf_upsample2d(wf_ctx *ctx, wf_upsample_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return wf_upsample_layer(ctx, &wf_upsample_serial, "upsample2d", 2, &opts, sizeof(wf_upsample_state));
-}
-
-wf_layer *wf_upsample3d(wf_ctx *ctx, wf_upsample_opts opts)
-{
-    WF_NEED_NULL(ctx);
-    return wf_upsample_layer(ctx, &wf_upsample_serial, "upsample3d", 3, &opts, sizeof(wf_upsample_state));
+    WF_TRY_NULL(wf_nd_check("upsample", &opts.nd));
+    return wf_upsample_layer(ctx, &wf_upsample_serial, names[opts.nd - 1], opts.nd, &opts, sizeof(wf_upsample_state));
 }

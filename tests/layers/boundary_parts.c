@@ -163,16 +163,13 @@ static wf_mesh_opts draw_grid(const geometry *g, bool channels, test_rng *rng)
 
 static wf_layer *layer_on(const wf_mesh *mesh, const geometry *g)
 {
-    static wf_layer *(*const conv[2][2][3])(const wf_mesh *, wf_conv_opts) = {
-        {{wf_mesh_conv1d, wf_mesh_conv2d, wf_mesh_conv3d},
-         {wf_mesh_conv_transpose1d, wf_mesh_conv_transpose2d, wf_mesh_conv_transpose3d}},
-        {{wf_channel_conv1d, wf_channel_conv2d, wf_channel_conv3d},
-         {wf_channel_conv_transpose1d, wf_channel_conv_transpose2d, wf_channel_conv_transpose3d}}};
+    static wf_layer *(*const conv[2][2])(const wf_mesh *, wf_conv_opts) = {
+        {wf_mesh_conv, wf_mesh_conv_transpose}, {wf_channel_conv, wf_channel_conv_transpose}};
     const bool pixels =
         wf_mesh_size(mesh, WF_AXIS_DEPTH) * wf_mesh_size(mesh, WF_AXIS_HEIGHT) * wf_mesh_size(mesh, WF_AXIS_WIDTH) > 1;
     if (g->kind > TRANSPOSE || wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
         return spatial_layer(mesh, g);
-    return conv[!pixels][g->kind][g->nd - 1](mesh, biased(g->conv));
+    return conv[!pixels][g->kind](mesh, conv_opts(g));
 }
 
 /* The serial layer, which wf_parallelize has made one of parts. */

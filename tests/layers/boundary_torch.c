@@ -68,8 +68,8 @@ static void expect_next(FILE *file, int64_t number, const char *what, const wf_t
 
 static wf_layer *conv_of(const question *q, FILE *file)
 {
-    static wf_layer *(*const conv[])(wf_ctx *, wf_conv_opts) = {wf_conv1d, wf_conv2d, wf_conv3d};
-    wf_conv_opts o = {.in = q->in, .out = q->out, .groups = q->groups, .boundary = {.edge = edges[q->mode]}};
+    wf_conv_opts o = {
+        .nd = q->nd, .in = q->in, .out = q->out, .groups = q->groups, .boundary = {.edge = edges[q->mode]}};
     for (int d = 0; d < q->nd; d++) {
         o.kernel_nd[d] = q->kernel[d];
         o.stride_nd[d] = q->stride[d];
@@ -77,7 +77,7 @@ static wf_layer *conv_of(const question *q, FILE *file)
         o.pad_lo_nd[d] = q->lo[d];
         o.pad_hi_nd[d] = q->hi[d];
     }
-    wf_layer *layer = wf_layer_named(conv[q->nd - 1](run.ctx, o), "m");
+    wf_layer *layer = wf_layer_named(wf_conv(run.ctx, o), "m");
     WF_EXPECT(layer, "%s", wf_error_message());
     for (int i = 0; layer && i < 2; i++) {
         int64_t count;

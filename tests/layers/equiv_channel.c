@@ -67,16 +67,14 @@ static const geometry grouped[] = {
 
 static void one_geometry(fixture *b, const geometry *g, wf_form form, held how, bool replicate)
 {
-    static wf_layer *(*const serial[2][3])(wf_ctx *, wf_conv_opts) = {
-        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
-    static wf_layer *(*const parallel[2][3])(const wf_mesh *, wf_conv_opts) = {
-        {wf_channel_conv1d, wf_channel_conv2d, wf_channel_conv3d},
-        {wf_channel_conv_transpose1d, wf_channel_conv_transpose2d, wf_channel_conv_transpose3d}};
+    static wf_layer *(*const serial[2])(wf_ctx *, wf_conv_opts) = {wf_conv, wf_conv_transpose};
+    static wf_layer *(*const parallel[2])(const wf_mesh *, wf_conv_opts) = {wf_channel_conv, wf_channel_conv_transpose};
     char what[240];
     wf_conv_opts o = g->opts;
     wf_shape shape = {.rank = g->nd + 2, .dim = {g->n, o.in}};
     for (int d = 0; d < g->nd; d++)
         shape.dim[2 + d] = g->space[d];
+    o.nd = g->nd;
     o.b_init = some;
     o.form = form;
     o.replicate = replicate;
@@ -84,7 +82,7 @@ static void one_geometry(fixture *b, const geometry *g, wf_form form, held how, 
         o.no_bias = !bias;
         snprintf(what, sizeof what, "%s, form %d, x %d, %s%s", g->name, (int)form, (int)how,
                  replicate ? "y whole" : "y sharded", bias ? "" : ", no bias");
-        wf_layer *a = serial[g->transposed][g->nd - 1](b->ctx, o), *c = parallel[g->transposed][g->nd - 1](b->mesh, o);
+        wf_layer *a = serial[g->transposed](b->ctx, o), *c = parallel[g->transposed](b->mesh, o);
         compare_models(b, what, a, c, shape, how, !bias && o.act == WF_ACT_NONE);
         wf_layer_free(a);
         wf_layer_free(c);

@@ -7,10 +7,9 @@ enum { RANDOM = 120 };
 
 static wf_layer *mesh_layer(const wf_mesh *mesh, const geometry *g)
 {
-    static wf_layer *(*const conv[2][3])(const wf_mesh *, wf_conv_opts) = {
-        {wf_mesh_conv1d, wf_mesh_conv2d, wf_mesh_conv3d},
-        {wf_mesh_conv_transpose1d, wf_mesh_conv_transpose2d, wf_mesh_conv_transpose3d}};
-    return g->kind <= TRANSPOSE ? conv[g->kind][g->nd - 1](mesh, biased(g->conv)) : spatial_layer(mesh, g);
+    if (g->kind > TRANSPOSE)
+        return spatial_layer(mesh, g);
+    return g->kind == TRANSPOSE ? wf_mesh_conv_transpose(mesh, conv_opts(g)) : wf_mesh_conv(mesh, conv_opts(g));
 }
 
 /* All sets of split axes: their communicators carry everything that a layer sends. */

@@ -196,9 +196,9 @@ static const conv_case conv_cases[] = {
 
 static wf_layer *build(const conv_case *c, bool transposed)
 {
-    wf_layer *(*const make[2][3])(wf_ctx *, wf_conv_opts) = {
-        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
-    return make[transposed][c->nd - 1](ctx, c->o);
+    wf_conv_opts o = c->o;
+    o.nd = c->nd;
+    return transposed ? wf_conv_transpose(ctx, o) : wf_conv(ctx, o);
 }
 
 static wf_shape shape_of(const conv_case *c)

@@ -54,6 +54,22 @@ static void conv_options(void)
         refused((bad[i].transposed ? wf_conv_transpose2d : wf_conv2d)(ctx, bad[i].o), WF_ERR_ARGUMENT, bad[i].text);
 }
 
+/* The number of spatial dimensions: 2 by default. */
+static void dimensions(void)
+{
+    wf_layer *conv = wf_conv(ctx, (wf_conv_opts){.in = 1, .out = 1, .kernel = 3});
+    WF_EXPECT(conv && wf_param_shape(wf_layer_param(conv, "W")).rank == 4, "a filter of another rank");
+    wf_layer_free(conv);
+    refused(wf_conv(ctx, (wf_conv_opts){.nd = 4, .in = 1, .out = 1, .kernel = 3}), WF_ERR_ARGUMENT,
+            "conv: nd is 4, should be 1 to 3");
+    refused(wf_conv_transpose(ctx, (wf_conv_opts){.nd = -1, .in = 1, .out = 1, .kernel = 3}), WF_ERR_ARGUMENT,
+            "conv_transpose: nd is -1, should be 1 to 3");
+    refused(wf_max_pool(ctx, (wf_pool_opts){.nd = 4, .kernel = 2}), WF_ERR_ARGUMENT, "max_pool: nd is 4");
+    refused(wf_avg_pool(ctx, (wf_pool_opts){.nd = 4, .kernel = 2}), WF_ERR_ARGUMENT, "avg_pool: nd is 4");
+    refused(wf_lp_pool(ctx, 2, (wf_pool_opts){.nd = 4, .kernel = 2}), WF_ERR_ARGUMENT, "lp_pool: nd is 4");
+    refused(wf_upsample(ctx, (wf_upsample_opts){.nd = 4}), WF_ERR_ARGUMENT, "upsample: nd is 4");
+}
+
 static void other_options(void)
 {
     refused(wf_linear(ctx, (wf_linear_opts){.in = 3}), WF_ERR_ARGUMENT, "out is 0");
@@ -309,7 +325,7 @@ static void null_passes(void)
                   !wf_batchnorm(NULL, (wf_batchnorm_opts){0}) && !wf_max_pool2d(NULL, (wf_pool_opts){0}) &&
                   !wf_global_max_pool(NULL) && !wf_module(NULL, first_child, NULL) && !wf_lambda(NULL, wf_relu),
               "a layer without a context");
-    refused(NULL, WF_ERR_ARGUMENT, "wf_conv2d: ctx is NULL");
+    refused(NULL, WF_ERR_ARGUMENT, "wf_conv: ctx is NULL");
     WF_EXPECT(strcmp(wf_layer_path(NULL), "") == 0 && wf_layer_param_count(NULL) == 0, "NULL has a path or elements");
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_layer_archive(NULL, NULL));
     WF_EXPECT(!wf_module_add(NULL, "a", layer), "a child of NULL"); /* frees it */
@@ -452,6 +468,7 @@ int main(int argc, char **argv)
     tape = wf_tape_new(ctx);
     const int failed = test_main(argc, argv,
                                  (test_case[]){{"conv_options", conv_options},
+                                               {"dimensions", dimensions},
                                                {"other_options", other_options},
                                                {"places", places},
                                                {"inputs", inputs},

@@ -84,19 +84,35 @@ static inline wf_shape adaptive_size(const geometry *g)
     return (wf_shape){.rank = g->nd, .dim = {g->resize.size[0], g->resize.size[1], g->resize.size[2]}};
 }
 
+static inline wf_conv_opts conv_opts(const geometry *g)
+{
+    wf_conv_opts opts = biased(g->conv);
+    opts.nd = g->nd;
+    return opts;
+}
+
+static inline wf_pool_opts pool_opts(const geometry *g)
+{
+    wf_pool_opts opts = g->pool;
+    opts.nd = g->nd;
+    return opts;
+}
+
+static inline wf_upsample_opts upsample_opts(const geometry *g)
+{
+    wf_upsample_opts opts = g->upsample;
+    opts.nd = g->nd;
+    return opts;
+}
+
 static inline wf_layer *serial_layer(const geometry *g)
 {
-    static wf_layer *(*const conv[2][3])(wf_ctx *, wf_conv_opts) = {
-        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
-    static wf_layer *(*const pool[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
-                                                                    {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
-    static wf_layer *(*const up[3])(wf_ctx *, wf_upsample_opts) = {wf_upsample1d, wf_upsample2d, wf_upsample3d};
     if (g->kind <= TRANSPOSE)
-        return conv[g->kind][g->nd - 1](run.ctx, biased(g->conv));
+        return g->kind == TRANSPOSE ? wf_conv_transpose(run.ctx, conv_opts(g)) : wf_conv(run.ctx, conv_opts(g));
     if (g->kind <= AVG_POOL)
-        return pool[g->kind - MAX_POOL][g->nd - 1](run.ctx, g->pool);
+        return g->kind == AVG_POOL ? wf_avg_pool(run.ctx, pool_opts(g)) : wf_max_pool(run.ctx, pool_opts(g));
     if (g->kind == UPSAMPLE)
-        return up[g->nd - 1](run.ctx, g->upsample);
+        return wf_upsample(run.ctx, upsample_opts(g));
     if (g->kind == RESIZE && g->largest)
         return wf_adaptive_max_pool(run.ctx, adaptive_size(g));
     if (g->kind == RESIZE)
@@ -106,20 +122,13 @@ static inline wf_layer *serial_layer(const geometry *g)
 
 static inline wf_layer *spatial_layer(const wf_mesh *mesh, const geometry *g)
 {
-    static wf_layer *(*const conv[2][3])(const wf_mesh *, wf_conv_opts) = {
-        {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
-        {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
-    static wf_layer *(*const pool[2][3])(const wf_mesh *, wf_pool_opts) = {
-        {wf_spatial_max_pool1d, wf_spatial_max_pool2d, wf_spatial_max_pool3d},
-        {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
-    static wf_layer *(*const up[3])(const wf_mesh *, wf_upsample_opts) = {wf_spatial_upsample1d, wf_spatial_upsample2d,
-                                                                          wf_spatial_upsample3d};
     if (g->kind <= TRANSPOSE)
-        return conv[g->kind][g->nd - 1](mesh, biased(g->conv));
+        return g->kind == TRANSPOSE ? wf_spatial_conv_transpose(mesh, conv_opts(g))
+                                    : wf_spatial_conv(mesh, conv_opts(g));
     if (g->kind <= AVG_POOL)
-        return pool[g->kind - MAX_POOL][g->nd - 1](mesh, g->pool);
+        return g->kind == AVG_POOL ? wf_spatial_avg_pool(mesh, pool_opts(g)) : wf_spatial_max_pool(mesh, pool_opts(g));
     if (g->kind == UPSAMPLE)
-        return up[g->nd - 1](mesh, g->upsample);
+        return wf_spatial_upsample(mesh, upsample_opts(g));
     if (g->kind == RESIZE && g->largest)
         return wf_spatial_adaptive_max_pool(mesh, adaptive_size(g));
     if (g->kind == RESIZE)

@@ -25,12 +25,11 @@ typedef struct chain {
 
 static wf_layer *layer_of(const chain *c, int i, const wf_mesh *mesh)
 {
-    static wf_layer *(*const serial[2][2])(wf_ctx *, wf_conv_opts) = {{wf_conv1d, wf_conv2d},
-                                                                      {wf_conv_transpose1d, wf_conv_transpose2d}};
-    static wf_layer *(*const spatial[2][2])(const wf_mesh *, wf_conv_opts) = {
-        {wf_spatial_conv1d, wf_spatial_conv2d}, {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d}};
-    return mesh ? spatial[c->transposed[i]][c->nd - 1](mesh, c->o[i])
-                : serial[c->transposed[i]][c->nd - 1](ctx, c->o[i]);
+    wf_conv_opts o = c->o[i];
+    o.nd = c->nd;
+    if (c->transposed[i])
+        return mesh ? wf_spatial_conv_transpose(mesh, o) : wf_conv_transpose(ctx, o);
+    return mesh ? wf_spatial_conv(mesh, o) : wf_conv(ctx, o);
 }
 
 static wf_layer *build(const chain *c, const wf_mesh *mesh)

@@ -56,7 +56,7 @@ static windows read_windows(const onnx_call *call, wf_shape x, const int64_t *ke
 
 static wf_conv_opts conv_opts(const onnx_call *call, const windows *w, int64_t in, int64_t out, bool bias)
 {
-    wf_conv_opts o = {.in = in, .out = out, .groups = onnx_int(call, "group", 1), .no_bias = !bias};
+    wf_conv_opts o = {.nd = w->nd, .in = in, .out = out, .groups = onnx_int(call, "group", 1), .no_bias = !bias};
     memcpy(o.kernel_nd, w->kernel, sizeof o.kernel_nd);
     memcpy(o.stride_nd, w->stride, sizeof o.stride_nd);
     memcpy(o.dilation_nd, w->dilation, sizeof o.dilation_nd);
@@ -66,21 +66,15 @@ static wf_conv_opts conv_opts(const onnx_call *call, const windows *w, int64_t i
     return o;
 }
 
-static wf_layer *conv_layer(onnx_call *call, bool transposed, int nd, wf_conv_opts opts)
+static wf_layer *conv_layer(onnx_call *call, bool transposed, wf_conv_opts opts)
 {
-    static wf_layer *(*const serial[2][3])(wf_ctx *, wf_conv_opts) = {
-        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
-    static wf_layer *(*const spatial[2][3])(const wf_mesh *, wf_conv_opts) = {
-        {wf_spatial_conv1d, wf_spatial_conv2d, wf_spatial_conv3d},
-        {wf_spatial_conv_transpose1d, wf_spatial_conv_transpose2d, wf_spatial_conv_transpose3d}};
-    static wf_layer *(*const channels[2][3])(const wf_mesh *, wf_conv_opts) = {
-        {wf_mesh_conv1d, wf_mesh_conv2d, wf_mesh_conv3d},
-        {wf_mesh_conv_transpose1d, wf_mesh_conv_transpose2d, wf_mesh_conv_transpose3d}};
+    static wf_layer *(*const serial[2])(wf_ctx *, wf_conv_opts) = {wf_conv, wf_conv_transpose};
+    static wf_layer *(*const spatial[2])(const wf_mesh *, wf_conv_opts) = {wf_spatial_conv, wf_spatial_conv_transpose};
+    static wf_layer *(*const channels[2])(const wf_mesh *, wf_conv_opts) = {wf_mesh_conv, wf_mesh_conv_transpose};
     const onnx_run *run = call->run;
     if (run->mesh && wf_mesh_size(run->mesh, WF_AXIS_CHANNEL) > 1)
-        return onnx_layer(call, channels[transposed][nd - 1](run->mesh, opts));
-    return onnx_layer(call, run->mesh ? spatial[transposed][nd - 1](run->mesh, opts)
-                                      : serial[transposed][nd - 1](run->ctx, opts));
+        return onnx_layer(call, channels[transposed](run->mesh, opts));
+    return onnx_layer(call, run->mesh ? spatial[transposed](run->mesh, opts) : serial[transposed](run->ctx, opts));
 }
 
 static wf_var *convolve(onnx_call *call, wf_var *x, wf_var *kernel, wf_var *bias)
@@ -88,7 +82,7 @@ static wf_var *convolve(onnx_call *call, wf_var *x, wf_var *kernel, wf_var *bias
     const wf_shape k = wf_var_shape(kernel);
     const windows w = read_windows(call, onnx_whole_shape(x), &k.dim[2]);
     const int64_t in = k.dim[1] * onnx_int(call, "group", 1);
-    wf_layer *layer = conv_layer(call, false, w.nd, conv_opts(call, &w, in, k.dim[0], bias));
+    wf_layer *layer = conv_layer(call, false, conv_opts(call, &w, in, k.dim[0], bias));
     onnx_set_param(layer, "W", kernel);
     if (bias)
         onnx_set_param(layer, "b", bias);
@@ -136,7 +130,7 @@ static wf_var *say_conv_transpose(onnx_call *call)
     const int64_t out = k.dim[1] * onnx_int(call, "group", 1);
     wf_conv_opts opts = conv_opts(call, &w, k.dim[0], out, call->in[2]);
     opts.form = WF_FORM_FILTER; /* a rank has some of the outputs, since the cases have one input */
-    wf_layer *layer = conv_layer(call, true, w.nd, opts);
+    wf_layer *layer = conv_layer(call, true, opts);
     onnx_set_param(layer, "W", call->in[1]);
     if (call->in[2])
         onnx_set_param(layer, "b", call->in[2]);
@@ -149,7 +143,8 @@ static wf_var *say_conv_transpose(onnx_call *call)
 
 static wf_pool_opts pool_opts(const onnx_call *call, const windows *w)
 {
-    wf_pool_opts o = {.ceil_mode = onnx_int(call, "ceil_mode", 0) != 0,
+    wf_pool_opts o = {.nd = w->nd,
+                      .ceil_mode = onnx_int(call, "ceil_mode", 0) != 0,
                       .count_include_pad = onnx_int(call, "count_include_pad", 0) != 0};
     memcpy(o.kernel_nd, w->kernel, sizeof o.kernel_nd);
     memcpy(o.stride_nd, w->stride, sizeof o.stride_nd);
@@ -159,16 +154,12 @@ static wf_pool_opts pool_opts(const onnx_call *call, const windows *w)
     return o;
 }
 
-static wf_layer *pool_layer(onnx_call *call, bool average, int nd, wf_pool_opts opts)
+static wf_layer *pool_layer(onnx_call *call, bool average, wf_pool_opts opts)
 {
-    static wf_layer *(*const serial[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
-                                                                      {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
-    static wf_layer *(*const spatial[2][3])(const wf_mesh *, wf_pool_opts) = {
-        {wf_spatial_max_pool1d, wf_spatial_max_pool2d, wf_spatial_max_pool3d},
-        {wf_spatial_avg_pool1d, wf_spatial_avg_pool2d, wf_spatial_avg_pool3d}};
+    static wf_layer *(*const serial[2])(wf_ctx *, wf_pool_opts) = {wf_max_pool, wf_avg_pool};
+    static wf_layer *(*const spatial[2])(const wf_mesh *, wf_pool_opts) = {wf_spatial_max_pool, wf_spatial_avg_pool};
     const onnx_run *run = call->run;
-    return onnx_layer(call,
-                      run->mesh ? spatial[average][nd - 1](run->mesh, opts) : serial[average][nd - 1](run->ctx, opts));
+    return onnx_layer(call, run->mesh ? spatial[average](run->mesh, opts) : serial[average](run->ctx, opts));
 }
 
 /* Pads of more than half a window, which no layer takes, are put around x first: of minus infinity, or zeros that an
@@ -183,7 +174,7 @@ static wf_var *pool_padded(onnx_call *call, wf_var *x, bool average, const windo
         hi[2 + d] = w->hi[d];
         bare.lo[d] = bare.hi[d] = 0;
     }
-    wf_layer *layer = pool_layer(call, average, w->nd, pool_opts(call, &bare));
+    wf_layer *layer = pool_layer(call, average, pool_opts(call, &bare));
     wf_var *y = wf_apply(layer, wf_pad(x, lo, hi, (wf_boundary){.value = average ? 0 : -INFINITY}));
     if (!average || counts)
         return y;
@@ -220,7 +211,7 @@ static wf_var *pool_by(onnx_call *call, bool average)
     for (int d = 0; d < w.nd; d++)
         if (2 * (w.lo[d] > w.hi[d] ? w.lo[d] : w.hi[d]) > w.dilation[d] * (w.kernel[d] - 1) + 1)
             return places ? NULL : pool_padded(call, x, average, &w);
-    wf_layer *layer = pool_layer(call, average, w.nd, pool_opts(call, &w));
+    wf_layer *layer = pool_layer(call, average, pool_opts(call, &w));
     if (places)
         return pool_with_places(call, layer, x);
     return onnx_like(call, wf_apply(layer, x), call->in[0]);
@@ -273,19 +264,17 @@ static wf_var *say_global_average_pool(onnx_call *call)
 /* By whole factors; the nearest element at the floor of the quotient, or, the same for whole factors, of centres. */
 static wf_var *upsample(onnx_call *call, const double *scale, wf_upsample_opts opts)
 {
-    static wf_layer *(*const serial[3])(wf_ctx *, wf_upsample_opts) = {wf_upsample1d, wf_upsample2d, wf_upsample3d};
-    static wf_layer *(*const spatial[3])(const wf_mesh *, wf_upsample_opts) = {
-        wf_spatial_upsample1d, wf_spatial_upsample2d, wf_spatial_upsample3d};
     const int nd = onnx_rank(call->in[0]) - 2;
     if (nd < 1 || nd > 3 || scale[0] != 1 || scale[1] != 1)
         return NULL;
+    opts.nd = nd;
     for (int d = 0; d < nd; d++) {
         if (scale[2 + d] < 1 || scale[2 + d] != floor(scale[2 + d]))
             return NULL;
         opts.scale_nd[d] = (int64_t)scale[2 + d];
     }
     const onnx_run *run = call->run;
-    wf_layer *layer = run->mesh ? spatial[nd - 1](run->mesh, opts) : serial[nd - 1](run->ctx, opts);
+    wf_layer *layer = run->mesh ? wf_spatial_upsample(run->mesh, opts) : wf_upsample(run->ctx, opts);
     return wf_apply(onnx_layer(call, layer), call->in[0]);
 }
 
@@ -419,10 +408,9 @@ static wf_var *put_zeros(wf_var *x, windows *w)
 /* The absolute values count, as in the layer. */
 static wf_var *say_lp_pool(onnx_call *call)
 {
-    static wf_layer *(*const make[3])(wf_ctx *, double, wf_pool_opts) = {wf_lp_pool1d, wf_lp_pool2d, wf_lp_pool3d};
     windows w = read_windows(call, onnx_whole_shape(call->in[0]), NULL);
     wf_var *x = put_zeros(call->in[0], &w);
-    wf_layer *layer = make[w.nd - 1](call->run->ctx, (double)onnx_int(call, "p", 2), pool_opts(call, &w));
+    wf_layer *layer = wf_lp_pool(call->run->ctx, (double)onnx_int(call, "p", 2), pool_opts(call, &w));
     if (layer && call->run->mesh && wf_parallelize(layer, call->run->mesh, WF_PARALLEL_SPATIAL) != WF_OK)
         return NULL;
     return wf_apply(onnx_layer(call, layer), x);

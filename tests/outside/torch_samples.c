@@ -215,11 +215,10 @@ static int dimensions_of(const sample *s)
 
 static void run_convolution(const sample *s, bool transposed)
 {
-    static wf_layer *(*const make[2][3])(wf_ctx *, wf_conv_opts) = {
-        {wf_conv1d, wf_conv2d, wf_conv3d}, {wf_conv_transpose1d, wf_conv_transpose2d, wf_conv_transpose3d}};
     const wf_shape w = find_entry(s, "w")->shape;
     const int64_t groups = (int64_t)option(s, "groups", 1);
-    wf_conv_opts opts = {.in = transposed ? w.dim[0] : w.dim[1] * groups,
+    wf_conv_opts opts = {.nd = dimensions_of(s),
+                         .in = transposed ? w.dim[0] : w.dim[1] * groups,
                          .out = transposed ? w.dim[1] * groups : w.dim[0],
                          .groups = groups,
                          .no_bias = !find_entry(s, "b")};
@@ -229,12 +228,14 @@ static void run_convolution(const sample *s, bool transposed)
     options(s, "lo", opts.pad_lo_nd);
     options(s, "hi", opts.pad_hi_nd);
     options(s, "more", opts.output_pad_nd);
-    run_layer(s, make[transposed][dimensions_of(s) - 1](ctx, opts), "W");
+    run_layer(s, transposed ? wf_conv_transpose(ctx, opts) : wf_conv(ctx, opts), "W");
 }
 
 static wf_pool_opts pool_options(const sample *s)
 {
-    wf_pool_opts opts = {.ceil_mode = option(s, "ceil", 0) != 0, .count_include_pad = option(s, "include", 0) != 0};
+    wf_pool_opts opts = {.nd = dimensions_of(s),
+                         .ceil_mode = option(s, "ceil", 0) != 0,
+                         .count_include_pad = option(s, "include", 0) != 0};
     options(s, "kernel", opts.kernel_nd);
     options(s, "stride", opts.stride_nd);
     options(s, "dilation", opts.dilation_nd);
@@ -245,9 +246,7 @@ static wf_pool_opts pool_options(const sample *s)
 
 static void run_pooling(const sample *s, bool average)
 {
-    static wf_layer *(*const make[2][3])(wf_ctx *, wf_pool_opts) = {{wf_max_pool1d, wf_max_pool2d, wf_max_pool3d},
-                                                                    {wf_avg_pool1d, wf_avg_pool2d, wf_avg_pool3d}};
-    run_layer(s, make[average][dimensions_of(s) - 1](ctx, pool_options(s)), "W");
+    run_layer(s, average ? wf_avg_pool(ctx, pool_options(s)) : wf_max_pool(ctx, pool_options(s)), "W");
 }
 
 static wf_shape size_of(const sample *s)
