@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes of a path with its end. A longer path is refused, since one that is cut could name another tensor. */
 enum { PATH = 1024 };
 
 struct wf_archive {
@@ -46,10 +47,12 @@ bool wf_archive_loading(const wf_archive *archive)
 
 void wf_archive_set_loading(wf_archive *archive, bool loading)
 {
+    /* A visit that failed may have left groups entered. */
     archive->loading = loading;
     archive->group[0] = '\0';
 }
 
+/* Only such a kind keeps parts of ranks as one whole; the others store what this rank has. */
 bool wf_archive_spans_ranks(const wf_archive *archive)
 {
     return archive->ops->part != NULL;
@@ -82,6 +85,7 @@ wf_status wf_archive_leave(wf_archive *archive)
     WF_NEED(archive);
     const size_t used = strlen(archive->group);
     WF_CHECK(used > 0, WF_ERR_STATE, "an archive group is left that was not entered");
+    /* The slash at the end goes, then the name before it; what is left ends with a slash again, or is empty. */
     archive->group[used - 1] = '\0';
     char *slash = strrchr(archive->group, '/');
     *(slash ? slash + 1 : archive->group) = '\0';
@@ -120,6 +124,7 @@ wf_status wf_archive_part(wf_archive *archive, const char *name, wf_tensor *tens
     const wf_shape part = wf_box_shape(place.box), shape = wf_tensor_shape(tensor);
     WF_CHECK(wf_shape_equal(part, shape), WF_ERR_SHAPE, "%s is %s, its place in the whole is %s", archive->path,
              wf_shape_text(shape, text[0]), wf_shape_text(part, text[1]));
+    /* An archive of one rank stores the part under the path, as if it were a tensor of its own. */
     if (!archive->ops->part)
         return archive->ops->tensor(archive, archive->path, tensor);
     return archive->ops->part(archive, archive->path, tensor, &place);

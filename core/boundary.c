@@ -30,6 +30,8 @@ bool wf_piece_stays(const wf_piece *piece)
     return wf_piece_plain(piece) && wf_box_equal(piece->box, piece->at);
 }
 
+/* The part of a piece that has the source `part`. Against step -1 the place runs backwards, so the two ends swap; with
+ * step 0 one element fills every place, so any part is all of it. */
 wf_piece wf_piece_part(const wf_piece *piece, wf_box part)
 {
     wf_piece p = *piece;
@@ -63,11 +65,13 @@ static int pole_of(const wf_boundary *b, int rank)
     return pole;
 }
 
+/* WF_DIM(d) is d + 1, so that 0 can mean the last dimension. */
 static int turned_of(const wf_boundary *b, int rank)
 {
     return b->turned ? b->turned - 1 : rank - 1;
 }
 
+/* True: the need crosses an edge of dimension d that is a pole. */
 static bool leaves(wf_shape global, const wf_boundary *b, wf_box need, int d)
 {
     return (need.lo[d] < 0 && wf_boundary_edge(b, d, false) == WF_EDGE_POLE) ||
@@ -103,7 +107,8 @@ wf_status wf_boundary_check(const wf_boundary *b, int rank)
     return WF_OK;
 }
 
-/* Checks the other dimensions of a need that goes beyond a pole. */
+/* Checks the other dimensions of a need that goes beyond a pole. Half way round must be an element, hence the even
+ * length, and the rows must close to circles. Signs belong to whole channels that stay where they are. */
 static wf_status check_pole(wf_shape global, const wf_boundary *b, wf_box need, int pole)
 {
     const int turned = turned_of(b, global.rank);
@@ -119,6 +124,7 @@ static wf_status check_pole(wf_shape global, const wf_boundary *b, wf_box need, 
              wf_edge_name(wf_boundary_edge(b, turned, true)));
     if (b->n_negated == 0)
         return WF_OK;
+    /* The runs of signs are cut along dimension 1, which must then have no other cuts. */
     WF_CHECK(pole != 1 && turned != 1 && need.lo[1] >= 0 && need.hi[1] <= global.dim[1], WF_ERR_ARGUMENT,
              "%d channels (dimension 1) change their sign across a pole; should neither be padded, turned nor mirrored",
              b->n_negated);
@@ -131,6 +137,8 @@ static wf_status check_pole(wf_shape global, const wf_boundary *b, wf_box need, 
     return WF_OK;
 }
 
+/* How far a need may go beyond an edge of this kind: one round, or one mirror image. Elements further out are not
+ * defined. Replicate needs an element to repeat; the others have no bound. */
 static int64_t most_beyond(const wf_boundary *b, wf_edge edge, int64_t length)
 {
     switch (edge) {
@@ -180,12 +188,14 @@ typedef struct walk {
     void *own;
 } walk;
 
+/* The quotient rounded down, where C rounds towards 0: places before the lower edge are negative. */
 static int64_t floor_div(int64_t a, int64_t b)
 {
     return a >= 0 ? a / b : -((-a + b - 1) / b);
 }
 
-/* Elements that go round the array, behind a turn. */
+/* Elements beyond a pole along the turned dimension: element i comes from i + half, modulo the length. A run ends where
+ * that source wraps round. */
 static run turned_run(const walk *w, int d, int64_t lo)
 {
     const int64_t length = w->global.dim[d], half = length / 2, round = floor_div(lo + half, length);
@@ -229,7 +239,7 @@ static bool is_negated(const wf_boundary *b, int64_t channel)
     return false;
 }
 
-/* The longest run that begins at `lo`. */
+/* The longest run that begins at `lo`. Beyond a pole, runs of channels end also where the sign changes. */
 static run run_at(const walk *w, int d, int64_t lo)
 {
     const int64_t length = w->global.dim[d], end = w->need.hi[d];
@@ -276,7 +286,9 @@ static wf_status walk_run(walk *w, int level, run r)
     }
     p->box.lo[d] = r.from;
     p->box.hi[d] = r.from + (r.step == 0 ? 1 : r.hi - r.lo);
+    /* A run of one element has no direction, so it counts as plain. */
     p->step[d] = r.hi - r.lo == 1 ? 1 : r.step;
+    /* Along each path of dimensions at most one run changes the sign: that of the channels. */
     p->negate = negated || r.negate;
     const wf_status status = walk_from(w, level + 1);
     p->negate = negated;
@@ -290,6 +302,8 @@ static wf_status walk_from(walk *w, int level)
     const int d = dim_at(w, level);
     for (int64_t lo = w->need.lo[d]; lo < w->need.hi[d];) {
         const run r = run_at(w, d, lo);
+        /* Set before the inner dimensions are walked, whose runs depend on it; run_at does not read it for the pole's
+         * own. */
         if (d == w->pole)
             w->beyond = (lo < 0 || lo >= w->global.dim[d]) && wf_boundary_edge(w->b, d, lo >= 0) == WF_EDGE_POLE;
         WF_TRY(walk_run(w, level, r));
@@ -301,6 +315,7 @@ static wf_status walk_from(walk *w, int level)
 wf_status wf_boundary_pieces(wf_shape global, const wf_boundary *boundary, wf_box need, int peer, wf_piece_visit *visit,
                              void *own)
 {
+    /* Without a boundary nothing lies beyond an edge, and the need is one piece. */
     if (!boundary) {
         if (wf_box_empty(need))
             return WF_OK;

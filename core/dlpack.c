@@ -23,6 +23,7 @@ typedef struct exported {
     int64_t dim[WF_MAX_RANK], stride[WF_MAX_RANK];
 } exported;
 
+/* The consumer calls it, maybe long after the program freed its own handle: `held` kept the storage alive. */
 static void drop_exported(DLManagedTensor *managed)
 {
     exported *e = managed->manager_ctx;
@@ -36,10 +37,12 @@ static wf_status describe(exported *e, const wf_tensor *tensor)
     DLTensor *to = &e->managed.dl_tensor;
     size_t i = 0;
     int ordinal = 0;
+    /* The consumer may use another stream, which knows nothing of ours, so the work must be done before. */
     if (!k->host)
         WF_TRY(k->stream_finish(tensor->ctx, NULL));
     if (wf_tensor_count(tensor) > 0)
         WF_TRY(k->device_of(tensor->ctx, tensor->data, &ordinal));
+    /* Every type that a tensor can have is in the table. */
     while (types[i].dtype != tensor->dtype)
         i++;
     memcpy(e->dim, tensor->shape.dim, sizeof e->dim);
@@ -81,6 +84,7 @@ static wf_status dtype_of(DLDataType type, wf_dtype *dtype)
             type.code, type.bits, type.lanes);
 }
 
+/* Pinned and managed memory can be read from both sides; the others only where they lie. */
 static wf_status check_device(const wf_ctx *ctx, DLDevice device)
 {
     const bool host = device.device_type == kDLCPU || device.device_type == kDLCUDAHost,
@@ -91,6 +95,7 @@ static wf_status check_device(const wf_ctx *ctx, DLDevice device)
     return WF_OK;
 }
 
+/* A producer without a deleter keeps its memory itself. */
 static void drop_imported(void *user)
 {
     DLManagedTensor *managed = user;
@@ -108,6 +113,7 @@ wf_tensor *wf_tensor_from_dlpack(wf_ctx *ctx, DLManagedTensor *managed)
                   "a DLPack tensor of %d dimensions: should be at most %d", from->ndim, WF_MAX_RANK);
     WF_TRY_NULL(dtype_of(from->dtype, &dtype));
     WF_TRY_NULL(check_device(ctx, from->device));
+    /* On an error the caller still owns `managed`: release is stored last. */
     const wf_wrap_opts opts = {.stride = from->strides, .release = drop_imported, .user = managed};
     return wf_tensor_wrap(ctx, dtype, wf_shape_make(from->ndim, from->shape),
                           from->data ? (char *)from->data + from->byte_offset : NULL, opts);

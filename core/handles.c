@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+/* Handles that one allocation makes. Chunks are never moved or shrunk, so a handle keeps its address. */
 enum { CHUNK = 64 };
 
 struct wf_tensor_chunk {
@@ -32,6 +33,7 @@ wf_tensor *wf_pool_tensor(wf_ctx *ctx)
     wf_tensor *tensor = handles->tensors;
     /* A free handle has no data of its own, so the field links the list. */
     handles->tensors = tensor->data;
+    /* Clears what the last user left in it. */
     *tensor = (wf_tensor){.ctx = ctx};
     return tensor;
 }
@@ -54,6 +56,7 @@ bool wf_any_tensor(const wf_ctx *ctx, bool (*has)(const wf_tensor *tensor, const
     return false;
 }
 
+/* As wf_pool_tensor, without the mark: nothing walks over chunks of storages. */
 wf_storage *wf_pool_storage(wf_ctx *ctx)
 {
     wf_handles *handles = wf_pool_handles(ctx);
@@ -79,6 +82,7 @@ void wf_pool_storage_give(wf_ctx *ctx, wf_storage *storage)
     handles->storages = storage;
 }
 
+/* The list of step storages that are alive; core/tensor.c links and unlinks them. */
 wf_storage **wf_pool_steps(wf_ctx *ctx)
 {
     return &wf_pool_handles(ctx)->steps;
@@ -97,6 +101,7 @@ void wf_handles_free(wf_handles *handles)
     }
 }
 
+/* The data came from the pool, the form from the heap; each goes back where it came from. */
 void wf_packed_free(wf_ctx *ctx, wf_packed_form **forms)
 {
     while (*forms) {

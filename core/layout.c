@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+/* In the order of wf_axis. */
 static const char *const axis_names[WF_AXES] = {"data", "channel", "depth", "height", "width", "stage"};
 
 const char *wf_axis_name(wf_axis axis)
@@ -17,6 +18,8 @@ wf_layout wf_layout_none(void)
     return (wf_layout){0};
 }
 
+/* Samples are divided, nothing else is. The axis' dimension is 0 already; bounds are missing until the mesh completes
+ * the layout. */
 wf_layout wf_layout_batch(const wf_mesh *mesh, wf_shape global, int64_t lo, int64_t hi)
 {
     wf_layout layout = {.known = true, .mesh = mesh, .global = global, .box = wf_box_of_shape(global)};
@@ -30,6 +33,7 @@ bool wf_layout_equal(const wf_layout *a, const wf_layout *b)
 {
     if (!a || !b)
         return a == b;
+    /* Two unknown layouts are equal, whatever else is in them. */
     if (!a->known || !b->known)
         return a->known == b->known;
     if (a->mesh != b->mesh || !wf_shape_equal(a->global, b->global) || !wf_box_equal(a->box, b->box))
@@ -55,6 +59,7 @@ bool wf_layout_is_partial(const wf_layout *layout)
     return false;
 }
 
+/* Both sets are bits: bit d for dimension d, bit x for axis x. */
 unsigned wf_layout_axes(const wf_layout *layout, unsigned dims)
 {
     unsigned axes = 0;
@@ -83,6 +88,8 @@ const char *wf_layout_text(const wf_layout *layout, char text[WF_LAYOUT_TEXT])
     }
     int at = snprintf(text, WF_LAYOUT_TEXT, "%s", wf_shape_text(layout->global, shape));
     bool any = false;
+    /* snprintf returns the length that it wanted, so `at` may pass the end of a text that was cut: the loop stops
+     * there. */
     for (int x = 0; x < WF_AXES && at < WF_LAYOUT_TEXT; x++) {
         const size_t room = (size_t)(WF_LAYOUT_TEXT - at);
         const int d = layout->dim[x];
@@ -119,6 +126,7 @@ bool wf_layout_follow(const wf_layout *in, wf_shape local, const int *from, wf_l
     out->global = local;
     out->box = wf_box_of_shape(local);
     for (int x = 0; x < WF_AXES; x++) {
+        /* A function of one summand is no summand of the function's value. */
         if (in->placement[x] == WF_PARTIAL)
             return false;
         if (in->placement[x] != WF_SHARDED)
@@ -127,6 +135,7 @@ bool wf_layout_follow(const wf_layout *in, wf_shape local, const int *from, wf_l
         if (d < 0)
             return false;
         out->dim[x] = (uint8_t)d;
+        /* `local` has only this rank's lengths, so the global ones of sharded dimensions come from the input. */
         out->global.dim[d] = in->global.dim[in->dim[x]];
         out->box.lo[d] = in->box.lo[in->dim[x]];
         out->box.hi[d] = in->box.hi[in->dim[x]];

@@ -19,7 +19,8 @@ typedef struct level {
     bool runs;
 } level;
 
-/* A processor with the named instructions has the others of their level: no compiler asks for all of them. */
+/* A processor with the named instructions has the others of their level: no compiler asks for all of them. v4 needs v3,
+ * so levels are ordered and the first that runs is the newest. */
 static level pick_level(void)
 {
     __builtin_cpu_init();
@@ -33,6 +34,7 @@ static level pick_level(void)
     int newest = 0;
     while (!levels[newest].runs)
         newest++;
+    /* Only levels from the newest that runs: a level that the processor lacks is never taken, even if asked for. */
     for (int i = newest; asked && i < 3; i++)
         if (strcmp(levels[i].name, asked) == 0)
             return levels[i];
@@ -43,7 +45,7 @@ static level pick_level(void)
     return levels[newest];
 }
 
-/* Picked once, by the first context, which is made before any thread. */
+/* Picked once, by the first context, which is made before any thread: hence no lock. */
 static const level *picked(void)
 {
     static level one;

@@ -62,6 +62,7 @@ const char *wf_shape_text(wf_shape shape, char text[WF_SHAPE_TEXT])
     return text;
 }
 
+/* Images and volumes have their channels innermost, since most kernels read all channels of a pixel together. */
 wf_order wf_order_default(int rank)
 {
     return rank >= 4 ? WF_CHANNELS_LAST : WF_ROW_MAJOR;
@@ -87,6 +88,7 @@ void wf_order_strides(wf_shape shape, wf_order order, int64_t stride[WF_MAX_RANK
     }
 }
 
+/* The dimension that lies at place i of memory, the outermost first. */
 int wf_order_dim(wf_order order, int rank, int i)
 {
     /* Channels last: sample, the spatial dimensions, channel. */
@@ -103,6 +105,7 @@ wf_box wf_box_of_shape(wf_shape shape)
     return box;
 }
 
+/* A box whose upper bound is below the lower one has length 0 there. */
 wf_shape wf_box_shape(wf_box box)
 {
     wf_shape shape = {.rank = box.rank};
@@ -142,11 +145,13 @@ wf_box wf_box_intersect(wf_box a, wf_box b)
     return (wf_box){.rank = a.rank};
 }
 
+/* An empty box lies in every box, wherever its bounds are. */
 bool wf_box_contains(wf_box outer, wf_box inner)
 {
     return wf_box_empty(inner) || wf_box_equal(wf_box_intersect(outer, inner), inner);
 }
 
+/* Both boxes are in the same coordinates; the result counts from the lower corner of `origin`. */
 wf_box wf_box_relative(wf_box box, wf_box origin)
 {
     for (int d = 0; d < box.rank; d++) {

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Black pixels between images and around them. */
 enum { BORDER = 2 };
 
 typedef struct cells {
@@ -21,6 +22,7 @@ static unsigned char grey(float value, double lo, double hi)
     return unit >= 1 ? 255 : (unsigned char)lrint(unit * 255);
 }
 
+/* The image's pixels come channel by channel and leave pixel by pixel, as formats of pictures want them. */
 static void place(wf_sheet *s, cells grid, int64_t image, const float *x, double lo, double hi)
 {
     const int64_t top = BORDER + image / grid.cols * (grid.height + BORDER);
@@ -48,6 +50,7 @@ static wf_status draw(wf_sheet *s, cells grid, const wf_tensor *x, double lo, do
     wf_status status = !values ? WF_ERR_MEMORY : wf_check(plain);
     if (status == WF_OK)
         status = wf_tensor_export(plain, values, bytes);
+    /* Cells without an image stay black, and images without a cell are left out. */
     for (int64_t i = 0; i < grid.rows * grid.cols && i < count && status == WF_OK; i++)
         place(s, grid, i, values + i * size, lo, hi);
     wf_tensor_free(plain);
@@ -68,6 +71,7 @@ wf_status wf_sheet_draw(const char *name, const wf_tensor *x, int64_t rows, int6
              "%s: images of shape %s: should be [N,1,H,W] or [N,3,H,W]", name, wf_shape_text(shape, text));
     WF_CHECK(wf_dtype_is_float(wf_tensor_dtype(x)), WF_ERR_DTYPE, "%s: images of type %s: should be a float type", name,
              wf_dtype_name(wf_tensor_dtype(x)));
+    /* Bounds of the grid, so that the products below do not overflow with images of any usual size. */
     WF_CHECK(rows > 0 && cols > 0 && rows < 1 << 15 && cols < 1 << 15, WF_ERR_ARGUMENT,
              "%s: a grid of %lld x %lld images", name, (long long)rows, (long long)cols);
     WF_CHECK(hi > lo, WF_ERR_ARGUMENT, "%s: black at %g and white at %g", name, lo, hi);

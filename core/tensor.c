@@ -27,10 +27,13 @@ static void classify(wf_tensor *t)
         t->dense = true;
         t->order = other;
     }
+    /* Strides that are never used, of dimensions of length 1, become those of the order as well. */
     if (t->dense)
         wf_order_strides(t->shape, t->order, t->stride);
 }
 
+/* Makes a storage without references; new_handle adds the first. `borrowed`: memory of the program, used instead of the
+ * pool's. */
 static wf_status new_storage(wf_ctx *ctx, size_t bytes, void *borrowed, bool step, wf_storage **out)
 {
     wf_storage *s = wf_pool_storage(ctx);
@@ -211,11 +214,13 @@ wf_tensor *wf_tensor_wrap(wf_ctx *ctx, wf_dtype dtype, wf_shape shape, void *dat
     wf_tensor *t = make_tensor(ctx, dtype, shape, opts.order, data, false);
     if (!t)
         return NULL;
+    /* reach is 0 without strides of the caller: the memory is dense then, in the order that the options name. */
     if (reach > 0) {
         memcpy(t->stride, opts.stride, (size_t)shape.rank * sizeof *t->stride);
         t->storage->bytes = (size_t)reach * wf_dtype_size(dtype);
         classify(t);
     }
+    /* Set last: if the tensor could not be made, the memory is still the caller's and is not released. */
     t->storage->release = opts.release;
     t->storage->user = opts.user;
     return t;
@@ -264,8 +269,10 @@ wf_tensor *wf_tensor_view(const wf_tensor *tensor, wf_box box)
     for (int d = 0; d < box.rank; d++)
         offset += box.lo[d] * t->stride[d];
     t->shape = wf_box_shape(box);
+    /* An empty tensor may have no memory, and NULL takes no offset. */
     if (t->data)
         t->data = (char *)t->data + (size_t)offset * wf_dtype_size(t->dtype);
+    /* A part of a tensor has another place on the mesh, which is not followed here. */
     t->layout = wf_layout_none();
     classify(t);
     return t;
@@ -319,6 +326,8 @@ void wf_tensor_free(wf_tensor *tensor)
     wf_pool_tensor_give(ctx, tensor);
 }
 
+/* Readers take NULL, so that a program may call them on the result of a call that failed and look at the error
+ * later. */
 wf_ctx *wf_tensor_ctx(const wf_tensor *tensor)
 {
     return tensor ? tensor->ctx : NULL;
@@ -421,6 +430,7 @@ void wf_tensor_touch(wf_tensor *tensor)
         wf_ctx_repeat(s->ctx, touch_again, s);
 }
 
+/* A copy that follows a master is as new as its master, so packed forms of the copy get old when the master changes. */
 uint64_t wf_tensor_version(const wf_tensor *tensor)
 {
     const wf_storage *s = tensor->storage;

@@ -119,6 +119,7 @@ out:
     return status;
 }
 
+/* NaN tells of a failure whose error is pending; a tensor may hold a NaN too. */
 double wf_tensor_item(const wf_tensor *tensor)
 {
     char text[WF_SHAPE_TEXT];
@@ -146,6 +147,7 @@ double wf_tensor_item(const wf_tensor *tensor)
     return value;
 }
 
+/* Takes `fresh` over: it is freed if the copy fails. */
 static wf_tensor *copy_into(wf_tensor *fresh, const wf_tensor *tensor)
 {
     if (!fresh)
@@ -164,6 +166,7 @@ wf_tensor *wf_tensor_copy(const wf_tensor *tensor, wf_dtype dtype, wf_order orde
     return tensor ? copy_into(wf_tensor_new_ordered(tensor->ctx, dtype, tensor->shape, order), tensor) : NULL;
 }
 
+/* The caller frees the result in both cases. Below rank 3 the two orders are the same memory. */
 wf_tensor *wf_tensor_dense(const wf_tensor *tensor, wf_dtype dtype, wf_order order)
 {
     if (!tensor)

@@ -53,6 +53,7 @@ wf_status wf_nc_open(const char *path, wf_nc **file)
         WF_FAIL(WF_ERR_MEMORY, "%s: no memory to open it", path);
     }
     f->path = name;
+    /* The library is not safe for threads, and its netCDF-4 files are files of HDF5, which has one lock for all. */
     wf_h5_lock();
     const wf_status status = open_locked(path, info.st_size, f);
     wf_h5_unlock();
@@ -116,6 +117,7 @@ static bool read_words(const wf_nc *f, int id, const char *name, char *text, siz
     }
     if (type != NC_STRING || length != 1 || nc_get_att_string(f->id, id, name, &string) != NC_NOERR)
         return false;
+    /* A text that does not fit counts as absent: none that is looked for is that long. */
     const bool fits = string && strlen(string) < size;
     if (fits)
         strcpy(text, string);
@@ -131,10 +133,12 @@ static void apply_unsigned(const wf_nc *f, size_t type, wf_nc_variable *v)
     if (*types[type].name != 'i' || !read_words(f, v->id, "_Unsigned", text, sizeof text) ||
         strcasecmp(text, "true") != 0)
         return;
+    /* The type that follows in the table is the unsigned one of the same size. */
     v->type = types[type + 1].name;
     v->wrap = ldexp(1, atoi(types[type].name + 1));
 }
 
+/* The library reads the signed type, so the upper half of an unsigned one arrives as negative numbers. */
 static void wrap_negative(const wf_nc_variable *v, int64_t count, double *values)
 {
     for (int64_t i = 0; v->wrap > 0 && i < count; i++)
@@ -176,6 +180,7 @@ static wf_status read_factor(const wf_nc *f, const wf_nc_variable *v, const char
                              : fail_netcdf(WF_ERR_FORMAT, f->path, "read how numbers are packed in", v->name, error);
 }
 
+/* scale and offset keep 1 and 0 where the file has no such attribute. */
 static wf_status read_packing(const wf_nc *f, wf_nc_variable *v)
 {
     WF_TRY(read_factor(f, v, "scale_factor", &v->scale));
@@ -212,6 +217,7 @@ static wf_status describe_locked(const wf_nc *f, int id, wf_nc_variable *v)
             return fail_netcdf(WF_ERR_FORMAT, f->path, "look at a dimension of", v->name, error);
         v->dim[d] = (int64_t)length;
     }
+    /* A type that is not in the table keeps the name "other" and is no number: it is listed and not read. */
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (types[i].type == type) {
             v->type = types[i].name;
@@ -234,6 +240,7 @@ wf_status wf_nc_describe(wf_nc *file, int id, wf_nc_variable *variable)
 static wf_status fail_unknown(const wf_nc *f, const char *name)
 {
     char list[400] = "", one[NC_MAX_NAME + 1];
+    /* 8 bytes are left for a comma and the end, so the last name is whole or missing. */
     for (int v = 0; v < f->variables; v++)
         if (nc_inq_varname(f->id, v, one) == NC_NOERR && strlen(list) + strlen(one) + 8 < sizeof list)
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", *list ? ", " : "", one);
@@ -260,6 +267,7 @@ wf_status wf_nc_find(wf_nc *file, const char *name, wf_nc_variable *variable)
     return status;
 }
 
+/* A time either has units "... since ...", as CF asks, or is the dimension that files grow along. */
 bool wf_nc_is_time(wf_nc *file, const char *dimension)
 {
     char units[256] = "";
@@ -280,6 +288,7 @@ wf_status wf_nc_read(wf_nc *file, const wf_nc_variable *variable, const wf_box *
 {
     size_t start[WF_MAX_RANK], count[WF_MAX_RANK];
     int64_t all = 1;
+    /* The box lies inside the variable; the caller has checked. */
     for (int d = 0; d < box->rank; d++) {
         start[d] = (size_t)box->lo[d];
         count[d] = (size_t)(box->hi[d] - box->lo[d]);

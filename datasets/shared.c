@@ -33,6 +33,7 @@ typedef struct heading {
     int64_t names, size, global, epoch, index, last;
 } heading;
 
+/* The root needs an iterator; what the other ranks pass is not read. */
 static wf_status check_shared(const wf_comm *comm, const wf_iter *iter, int root)
 {
     WF_CHECK(root >= 0 && root < wf_comm_size(comm), WF_ERR_ARGUMENT, "root %d: should be 0 to %d", root,
@@ -48,10 +49,12 @@ wf_shared_iter *wf_shared_batches(wf_comm *comm, wf_iter *iter, int root)
     const bool reads = comm && wf_comm_rank(comm) == root;
     const wf_status status = comm ? check_shared(comm, iter, root) : WF_OK;
     wf_shared_iter *shared = comm && status == WF_OK ? wf_calloc(wf_comm_ctx(comm), 1, sizeof *shared) : NULL;
+    /* Freed before the checks can return: the caller gave the iterator away, whatever comes of it. */
     if (!shared || !reads)
         wf_iter_free(iter);
     WF_NEED_NULL(comm);
     if (!shared) {
+        /* The other ranks would wait for this one's first batch; they get its failure instead. */
         wf_comm_post_failure(comm, wf_error_code());
         return wf_error_null();
     }
@@ -87,6 +90,7 @@ static form form_of(const wf_tensor *tensor)
 static wf_status read_batch(wf_shared_iter *shared, wf_batch *batch)
 {
     WF_TRY(wf_iter_next(shared->iter, batch));
+    /* A scattered batch differs from rank to rank, and only the root's would be sent. */
     WF_CHECK(!batch->named[0].tensor->layout.known, WF_ERR_UNSUPPORTED,
              "shared batches of a scattered data set: the root's data set should be whole");
     return WF_OK;
@@ -100,6 +104,7 @@ static wf_status make_room(wf_shared_iter *shared, const form *f, wf_tensor **te
         return WF_OK;
     wf_tensor_free(*tensor);
     *tensor = NULL;
+    /* A batch may lack a field that the one before had; its tensor is freed then. */
     if (f->rank < 0)
         return WF_OK;
     *tensor = wf_tensor_new_ordered(wf_comm_ctx(shared->comm), (wf_dtype)f->dtype, wf_shape_make(f->rank, f->dim),
@@ -132,6 +137,7 @@ static wf_status make_batch(wf_shared_iter *shared, const heading *h, wf_batch *
                      .epoch = h->epoch,
                      .index = h->index,
                      .last = h->last != 0};
+    /* Names are copied first: the batch points to this rank's copy, which lives until the next batch. */
     memcpy(shared->name, h->name, sizeof shared->name);
     for (int i = 0; i < WF_BATCH_FIELDS; i++)
         WF_TRY(make_room(shared, &h->tensor[i], &shared->tensor[i]));
@@ -181,6 +187,7 @@ wf_status wf_shared_archive(wf_shared_iter *shared, wf_archive *archive)
     WF_TRY(wf_iter_place_archive(&place, archive));
     if (!wf_archive_loading(archive))
         return WF_OK;
+    /* The root may refuse a place, of a data set of another length: then all ranks get its error. */
     return wf_bcast_status(shared->comm, shared->iter ? wf_iter_place_set(shared->iter, &place) : WF_OK, shared->root);
 }
 
@@ -204,6 +211,7 @@ static wf_status open_whole(wf_dataset *dataset)
     return WF_OK;
 }
 
+/* All ranks have the same table, so all find the same difference and none waits for another. */
 static wf_status compare(const wf_comm *comm, const order *table)
 {
     for (int r = 1; r < wf_comm_size(comm); r++) {

@@ -9,7 +9,8 @@
 
 #include <math.h>
 
-/* State of both layers, and of the root's node. */
+/* State of both layers, and of the root's node. A chain of three layers: power, average, root. An average needs no
+ * layer of its own, so all of its options work here. */
 typedef struct lp_state {
     double p, size; /* size: elements of a window */
 } lp_state;
@@ -27,6 +28,8 @@ static double least_sum(wf_dtype dtype)
     return dtype == WF_F64 ? 0x1p-1022 : dtype == WF_F16 ? 0x1p-24 : 0x1p-126;
 }
 
+/* Sums below the least are clipped up before the slope is taken, so it stays finite, and their gradient is then set to
+ * 0. */
 static wf_status root_backward(wf_node *node)
 {
     const lp_state *s = node->state;
@@ -63,6 +66,7 @@ static const wf_op root_op = {.name = "lp_root", .backward = root_backward};
 static wf_var *take_root(wf_layer *layer, wf_var *mean)
 {
     const lp_state *s = layer->state;
+    /* The average times the elements of a window is the sum. */
     wf_var *x = wf_scale(mean, s->size);
     if (!x)
         return NULL;
@@ -103,6 +107,7 @@ wf_layer *wf_lp_pool(wf_ctx *ctx, double p, wf_pool_opts opts)
     lp_state state = {.p = p, .size = 1};
     for (int d = 0; d < opts.nd; d++)
         state.size *= (double)(opts.kernel_nd[d] ? opts.kernel_nd[d] : opts.kernel);
+    /* The root takes the average times the window's size, so padding must count in the average. */
     opts.count_include_pad = true;
     /* Powers are what lies beyond the edge, too, and have no sign. */
     opts.boundary.value = pow(fabs(opts.boundary.value), p);

@@ -48,6 +48,8 @@ static void tell_choice(wf_layer *layer, const wf_var *q, const wf_var *k, const
 static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
 {
     const multihead_state *s = layer->state;
+    /* With heads cut over ranks, the input is copied to all ranks once; queries, keys and values then share the one sum
+     * of its gradient in backward. */
     wf_var *own = wf_channel_copied(s->mesh, x[0]);
     wf_var *other = n > 1 ? wf_channel_copied(s->mesh, x[1]) : own;
     wf_var *q = wf_project(s->of.query, own);
@@ -57,6 +59,7 @@ static wf_var *forward_multihead(wf_layer *layer, wf_var *const *x, int n)
         q = wf_apply(s->rotary, q);
         k = wf_apply(s->rotary, k);
     }
+    /* Failures pass through as NULL: the layers called with NULL return NULL. */
     wf_var *bias = s->relative && q ? wf_param_var(wf_var_tape(q), s->relative) : NULL;
     if (s->relative && !bias)
         return NULL;
@@ -99,6 +102,7 @@ static bool add_projections(wf_layer *layer, const wf_multihead_opts *o)
 {
     multihead_state *s = layer->state;
     wf_ctx *ctx = layer->ctx;
+    /* The unit is a head: a cut over ranks never divides one. */
     const wf_token_linear_opts each = {
         .in = o->features, .no_bias = o->no_bias, .w_init = o->w_init, .mesh = o->mesh, .unit = o->features / o->heads};
     const bool added = wf_projections_add(layer, each, !o->no_bias, &s->of);
@@ -130,6 +134,7 @@ wf_layer *wf_multihead(wf_ctx *ctx, wf_multihead_opts o)
                            .mesh = o.mesh,
                            .cut = o.cut,
                            .paired = o.paired};
+    /* Two inputs at most: self-attention has one input, cross-attention takes keys and values from a second. */
     layer->most = 2;
     layer->takes_children = true;
     if (o.mesh)
@@ -150,11 +155,13 @@ typedef struct block_state {
     wf_layer *norm1, *attention, *norm2, *up, *down;
 } block_state;
 
+/* A residual branch; drop_path drops it for whole samples. */
 static wf_var *add_branch(const block_state *s, wf_var *x, wf_var *branch)
 {
     return wf_add(x, wf_drop_path(wf_dropout(branch, s->dropout), s->drop_path));
 }
 
+/* The order of GPT-2 and ViT: each norm stands inside its branch, so the path of x has none. */
 static wf_var *forward_block(wf_layer *layer, wf_var *x)
 {
     const block_state *s = layer->state;
@@ -185,6 +192,8 @@ static bool add_branches(wf_layer *layer, const wf_transformer_block_opts *o)
                                          .mesh = o->mesh,
                                          .cut = o->cut,
                                          .paired = o->paired};
+    /* The first product is cut by outputs and the second by inputs, so that hidden features stay on their rank and one
+     * sum is enough (Megatron-LM). */
     wf_token_linear_opts linear = {
         .in = o->features, .out = hidden, .w_init = o->w_init, .mesh = o->mesh, .form = WF_FORM_FILTER};
     s->norm1 = wf_module_add(layer, "norm1", wf_layernorm(ctx, norm));

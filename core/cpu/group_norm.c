@@ -3,6 +3,8 @@
  * each channel gets the constants of its group. Groups of one place are done by group_runs.c. */
 #include "core/cpu/group_impl.h"
 
+/* A sample is cut at every SEGMENT elements, into SEGMENTS parts at most; below that a part is not worth a thread.
+ * ALIGNED: bytes of a cache line, which two threads should not share. */
 enum { SEGMENT = 65536, SEGMENTS = 32, ALIGNED = 64 };
 
 typedef struct job job;
@@ -39,6 +41,7 @@ static wf_array segment_of(const job *j, const wf_array *of, int64_t n, int64_t 
     return part;
 }
 
+/* Two rows of channels: moments in forward, sums in backward. */
 static double *rows_part(const job *j, int64_t n, int64_t s)
 {
     return j->part + 2 * (n * j->segments + s) * j->a->channels;
@@ -51,6 +54,8 @@ static int64_t places_of(const job *j, int64_t s)
     return hi - lo;
 }
 
+/* One piece of memory holds everything of a call: sums of segments, sums of groups, factors as floats, and a room for
+ * each thread or segment. A room has the work of the passes and five wide rows of constants. */
 static wf_status begin_rows(wf_ctx *ctx, const wf_group_norm_args *a, job *j)
 {
     const int64_t wanted = a->places * a->channels / SEGMENT,
@@ -81,6 +86,7 @@ static wf_status begin_rows(wf_ctx *ctx, const wf_group_norm_args *a, job *j)
     const float *const gamma = wf_cpu_read(a->gamma, 0, a->channels, j->gamma);
     const float *const beta = wf_cpu_read(a->beta, 0, a->channels, j->beta);
     for (int64_t c = 0; c < a->channels; c++) {
+        /* A layer without a scale or a bias has factors of 1 and 0, so the passes need no second form. */
         j->gamma[c] = gamma ? gamma[c] : 1.0F;
         j->beta[c] = beta ? beta[c] : 0.0F;
     }
@@ -136,6 +142,7 @@ static void widen_rows(const long_rows *r, float *row)
 
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
+/* Mean and squared deviations of each channel in the segment. */
 static void find_moments(const job *j, int64_t n, int64_t s, void *room)
 {
     const wf_array x = segment_of(j, j->a->x, n, s);
@@ -143,7 +150,8 @@ static void find_moments(const job *j, int64_t n, int64_t s, void *room)
     wf_cpu_column_moments(&x, room, part, part + j->a->channels);
 }
 
-/* Count, mean and squared deviations of group g of sample n, from the moments of its channels in each segment. */
+/* Count, mean and squared deviations of group g of sample n, from the moments of its channels in each segment: parts
+ * join as the sum of M2 + n (mean - whole mean)^2, which loses no digits. About zero, the whole mean counts as 0. */
 static void join_moments(const job *j, int64_t n, int64_t g, double *count, double *mean, double *squares)
 {
     const wf_group_norm_args *const a = j->a;
@@ -173,6 +181,7 @@ static void fold_sums(const job *j, int64_t n)
         join_moments(j, n, at - n * a->groups, &sums[at], &sums[k + at], &sums[2 * k + at]);
 }
 
+/* With sums, they are of all ranks already; without, this rank has the whole group. */
 static void fold_stats(const job *j, int64_t n)
 {
     const wf_group_norm_args *const a = j->a;
@@ -197,6 +206,7 @@ static void fill_values(const wf_group_norm_args *a, int64_t g, float value, flo
         row[c] = value;
 }
 
+/* y = (x - mean) inverse gamma + beta, so three wide rows: mean, inverse gamma, beta. */
 static void scale_rows(const job *j, int64_t n, int64_t s, void *room)
 {
     const wf_group_norm_args *const a = j->a;
@@ -260,7 +270,8 @@ static void find_sums(const job *j, int64_t n, int64_t s, void *room)
     wf_cpu_column_sums(&x, &dy, mean, room, part, part + r.c);
 }
 
-/* Segments are added to the first; groups get the sums of their channels. */
+/* Segments are added to the first, which store_factor reads; groups get the sums of their channels, weighted by
+ * gamma. */
 static void fold_channels(const job *j, int64_t n)
 {
     const wf_group_norm_args *const a = j->a;
@@ -285,10 +296,13 @@ static void fold_channels(const job *j, int64_t n)
     }
 }
 
+/* The sums were made by backward_stats and summed over the ranks since. */
 static void fold_nothing(const job *j, int64_t n)
 {
 }
 
+/* dx = inverse gamma dy - inverse^2 / count sum_x (x - mean) - inverse / count sum, with the group's sums of gamma dy
+ * (x - mean) inverse and of gamma dy. About zero the mean has no gradient, and the last term falls away. */
 static void give_dx(const job *j, int64_t n, int64_t s, void *room)
 {
     const wf_group_norm_args *const a = j->a;
@@ -337,6 +351,7 @@ wf_status wf_cpu_group_norm_backward_stats(wf_ctx *ctx, const wf_group_norm_args
     sums.dx = NULL;
     if (!can(args))
         return REF->group_norm_backward_stats(ctx, args);
+    /* Without dx the same pass gives the sums alone. */
     if (args->places == 1)
         return wf_cpu_group_runs_backward(ctx, &sums);
     WF_TRY(begin_rows(ctx, args, &j));

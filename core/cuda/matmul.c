@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Algorithms that are asked for: the first that runs is kept. */
 enum { ALGORITHMS = 8 };
 
+/* Bytes that an algorithm may use besides the matrices. */
 static const size_t most_workspace = (size_t)32 << 20;
 
 /* Zero it as a whole before filling it: it is compared as bytes. */
@@ -54,7 +56,8 @@ static void product_free(wf_cuda *own, cuda_product *p)
     free(p);
 }
 
-/* Frees the product that was not used for the longest time: what it launched needs it no more. */
+/* Frees the product that was not used for the longest time. Kernels that were launched with it have copied what they
+ * need. */
 static void drop_oldest(wf_cuda *own)
 {
     cuda_product **oldest = NULL;
@@ -102,7 +105,7 @@ static cublasComputeType_t compute_of(int32_t dtype)
     return dtype == WF_F32 && wf_config_get()->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-/* A stored matrix of rows by columns, as the library counts. */
+/* A stored matrix of rows by columns, as the library counts: its leading dimension is the length of our rows. */
 static wf_status layout_of(int32_t dtype, bool transposed, int64_t rows, int64_t columns, cublasLtMatrixLayout_t *out)
 {
     const int64_t down = transposed ? rows : columns, distributed = transposed ? columns : rows;
@@ -143,7 +146,8 @@ static wf_status describe(cuda_product *p, const void *bias)
     return repeat_layout(p->c, key->batch, key->apart_c);
 }
 
-/* Sums over parts of k are made in the type of the arithmetic and in a fixed order. */
+/* Sums over parts of k are made in the type of the arithmetic and in a fixed order. The library's A is our b, so their
+ * alignments change places. */
 static wf_status prefer(const product_key *key, cublasLtMatmulPreference_t preference)
 {
     const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -178,6 +182,8 @@ static wf_status choose(wf_cuda *own, cuda_product *p)
     return status;
 }
 
+/* Finds a product's plan or makes it. One that cannot be made stays in the list with no algorithm, so it is not tried
+ * at every call. */
 static wf_status product_find(wf_cuda *own, const product_key *key, const void *bias, cuda_product **out)
 {
     wf_cuda_dnn *dnn = NULL;
@@ -226,6 +232,7 @@ static wf_status product_run(wf_cuda *own, cuda_product *p, const wf_array *a, c
                              const wf_array *c, bool *done)
 {
     *done = false;
+    /* The plan is shared by all addresses of a bias, so the address is set at each run. */
     if (bias && p->count > 0)
         TRY_BLAS(cublasLtMatmulDescSetAttribute(p->what, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     while (!*done && p->chosen < p->count) {
@@ -237,6 +244,8 @@ static wf_status product_run(wf_cuda *own, cuda_product *p, const wf_array *a, c
         WF_TRY(wf_cuda_workspace(own, p->algorithm[p->chosen].workspaceSize, &workspace));
         const cublasStatus_t status = put(own, p, a, b, c, workspace);
         *done = status == CUBLAS_STATUS_SUCCESS;
+        /* An algorithm that ran before does not become wrong by itself: its failure is a real error and is not covered
+         * up by the next one. */
         if (!*done && p->ran)
             TRY_BLAS(status);
         p->ran = *done;
@@ -274,6 +283,7 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_matmul_args *args)
     WF_TRY(wf_cuda_here(ctx, &own));
     if (wf_array_count(c) == 0)
         return WF_OK;
+    /* Bytes of padding are compared too, hence zero. */
     memset(&key, 0, sizeof key);
     key.batch = 1;
     key.dtype = (int32_t)a->dtype;

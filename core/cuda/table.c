@@ -7,6 +7,7 @@ void wf_cuda_shutdown(wf_ctx *ctx)
     wf_cuda *const own = ctx->device_own;
     if (!own)
         return;
+    /* The program may have chosen another device since. */
     cudaSetDevice(own->ordinal);
     /* Plans that kernels still use must not be freed. */
     cudaDeviceSynchronize();
@@ -112,6 +113,7 @@ static const wf_kernels table = {
     .shutdown = wf_cuda_shutdown,
 };
 
+/* Asked before a device is chosen, so a machine without a GPU is no error here. */
 bool wf_cuda_found(void)
 {
     int count = 0;
@@ -126,6 +128,7 @@ const wf_kernels *wf_kernels_cuda(void)
     if (error != cudaSuccess || count == 0)
         WF_FAIL_NULL(WF_ERR_STATE, "device \"cuda\": %s",
                      error != cudaSuccess ? cudaGetErrorString(error) : "this machine has no GPU");
+    /* A device too old for the kernels is refused here, where the message can name it, and not at the first launch. */
     if (cudaGetDevice(&current) == cudaSuccess && cudaGetDeviceProperties(&device, current) == cudaSuccess &&
         wf_cuda_capable(&device) != WF_OK)
         return wf_error_null();

@@ -34,12 +34,14 @@ static score_rows read_rows(wf_ref_frame *frame, const wf_attention_args *a)
     return o;
 }
 
-/* Head h of token t of sample n, of `length` tokens with `each` features a head. */
+/* Head h of token t of sample n, of `length` tokens with `each` features a head. Tokens lie inside samples, heads
+ * inside tokens. */
 static int64_t head_at(const score_rows *o, int64_t n, int64_t h, int64_t t, int64_t length, int64_t each)
 {
     return ((n * length + t) * o->a->heads + h) * each;
 }
 
+/* The row of the bias' table for query i and key j: by the index if there is one, else by their distance. */
 static int64_t bias_at(const score_rows *o, int64_t h, int64_t i, int64_t j)
 {
     const int64_t row = o->index ? o->index[i * o->z.s + j] : wf_attention_row(o->a, o->z.rows, i, j);
@@ -57,7 +59,8 @@ static void load_mask(const score_rows *o, int64_t n, int64_t h, int64_t i)
     wf_ref_load(m->dtype, (const char *)m->data + at * (int64_t)wf_dtype_size(m->dtype), m->stride[3], o->z.s, o->mask);
 }
 
-/* The scores of query i, with -infinity for keys that it does not see. */
+/* The scores of query i, with -infinity for keys that it does not see. A key is hidden beyond the query's reach
+ * (causal, or the sample's length), or where its region is another. */
 static void score_row(const score_rows *o, int64_t n, int64_t h, int64_t i)
 {
     const int64_t reach = wf_attention_reach(o->a, o->z.s, o->lengths ? o->lengths[n] : INT64_MAX, i);
@@ -82,6 +85,7 @@ static double kept(const score_rows *o, int64_t n, int64_t h, int64_t i, int64_t
     if (o->a->dropout <= 0)
         return 1;
     uint32_t word[4];
+    /* The place counts in the whole array of scores, so ranks that hold parts of it drop the same keys. */
     const uint64_t at = (uint64_t)(wf_attention_place(r, wf_attention_sample(o->a, n), h, i) + j);
     wf_philox(r->seed, r->stream, r->iteration ? *r->iteration : 0, at / 4, word);
     return (double)(word[at % 4] >> 8) * 0x1p-24 < o->a->dropout ? 0 : 1 / (1 - o->a->dropout);
@@ -97,6 +101,7 @@ static wf_status check_bias_rows(const score_rows *o)
     return WF_OK;
 }
 
+/* The logarithm of the sum of exponentials; -infinity if the query sees no key. */
 static double log_sum(const double *score, int64_t s)
 {
     double most = -INFINITY, sum = 0;
@@ -116,6 +121,8 @@ static double join_logs(double a, double b)
     return most == -INFINITY ? most : most + log(exp(a - most) + exp(b - most));
 }
 
+/* With `joins` the keys are one part of several: y and lse hold the parts before, and both are scaled to the new
+ * sum. */
 static void attend_query(const score_rows *o, int64_t n, int64_t h, int64_t i, double *y, double *lse)
 {
     const double before = o->a->joins ? *lse : -INFINITY;
@@ -167,6 +174,8 @@ static void add_times(double *to, double factor, const double *x, int64_t n)
         to[c] += factor * x[c];
 }
 
+/* The gradient of one row. ds = p (keep dy v - dy y): dy y is the mean of the first term over the softmax, dropout
+ * included. */
 static void differentiate_query(const score_rows *o, const attention_grads *g, int64_t n, int64_t h, int64_t i)
 {
     const wf_attention_sizes *const z = &o->z;
@@ -175,6 +184,7 @@ static void differentiate_query(const score_rows *o, const attention_grads *g, i
     const double mean = dot(dy, g->y + at, z->e);
     score_row(o, n, h, i);
     for (int64_t j = 0; j < z->s; j++) {
+        /* Scores at -infinity have no probability, and -infinity minus itself would be NaN. */
         if (o->score[j] == -INFINITY || lse == -INFINITY)
             continue;
         const int64_t from = head_at(o, n, h, j, z->s, z->d), value = head_at(o, n, h, j, z->s, z->e);

@@ -95,6 +95,7 @@ static const double *filter_by_tap(wf_ref_frame *frame, const conv *v, const dou
     return t;
 }
 
+/* One output pixel of all channels. */
 static void forward_pixel(const conv *v, const double *x, const double *w, const int64_t o[3], double *y)
 {
     for (int64_t tap = 0; tap < v->taps; tap++) {
@@ -116,9 +117,11 @@ wf_status wf_ref_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
     const double *const xv = wf_ref_in(&frame, args->x), *const wv = wf_ref_in(&frame, args->w),
                         *const biasv = wf_ref_in(&frame, args->bias);
     double *const yv = wf_ref_out(&frame, y, false);
+    /* A call that fails notes it in the frame and the calls behind it do no work, so one look is enough. */
     const double *const tap_filter = filter_by_tap(&frame, &v, wv);
     if (frame.status != WF_OK || count == 0)
         return wf_ref_end(&frame);
+    /* Outputs that see only padding keep the 0. */
     memset(yv, 0, (size_t)count * sizeof *yv);
     for (int64_t n = 0; n < v.n; n++)
         for (int64_t p = 0; p < v.out_pixels; p++) {
@@ -132,6 +135,7 @@ wf_status wf_ref_conv_forward(wf_ctx *ctx, const wf_conv_args *args)
     return wf_ref_end(&frame);
 }
 
+/* One input pixel of all channels. It gathers from the outputs that used it, so that each element is one sum. */
 static void backward_pixel(const conv *v, const double *dy, const double *w, const int64_t i[3], double *dx)
 {
     for (int64_t tap = 0; tap < v->taps; tap++) {
@@ -167,6 +171,7 @@ wf_status wf_ref_conv_backward_data(wf_ctx *ctx, const wf_conv_args *args)
     return wf_ref_end(&frame);
 }
 
+/* What one output pixel adds to the filter's gradient. */
 static void filter_pixel(const conv *v, const double *x, const double *dy, const int64_t o[3], double *dw)
 {
     for (int64_t tap = 0; tap < v->taps; tap++) {
@@ -206,6 +211,7 @@ wf_status wf_ref_conv_backward_filter(wf_ctx *ctx, const wf_conv_args *args)
     const double *const xv = wf_ref_in(&frame, args->x), *const dyv = wf_ref_in(&frame, dy);
     double *const dwv = wf_ref_out(&frame, args->w, args->accumulate), *const sum = wf_ref_work(&frame, count);
     if (frame.status == WF_OK && count > 0) {
+        /* Summed from 0 and added to the old gradient once, so the sum is the same with and without accumulation. */
         memset(sum, 0, (size_t)count * sizeof *sum);
         for (int64_t n = 0; n < v.n; n++)
             for (int64_t p = 0; p < v.out_pixels; p++) {

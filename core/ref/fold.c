@@ -2,6 +2,8 @@
  * of the dimensions, the last one fastest. */
 #include "core/ref/ref_impl.h"
 
+/* One term of a fold. In the gradients a is dy and b is x: CLIP_X passes dy inside the bounds, PRELU_X scales it by
+ * slope c where x is not above 0, and PRELU_SLOPE is the slope's own term. */
 static double fold_value(const wf_fold_args *f, double a, double b, double c)
 {
     switch (f->op) {
@@ -31,6 +33,7 @@ static double fold_value(const wf_fold_args *f, double a, double b, double c)
     return 0;
 }
 
+/* A stride of 0 reads one element again and again: that is how arrays are broadcast. */
 static double element(const wf_strided *a, const int64_t *at)
 {
     int64_t place = 0;
@@ -57,6 +60,7 @@ static bool next(const wf_strided *y, bool folded, int64_t *at)
     return false;
 }
 
+/* True: the dimensions of that kind have no elements at all. */
 static bool none(const wf_strided *y, bool folded)
 {
     for (int d = 0; d < y->rank; d++)
@@ -72,6 +76,7 @@ wf_status wf_ref_fold(wf_ctx *ctx, const wf_fold_args *args)
     (void)ctx;
     if (none(y, false))
         return WF_OK;
+    /* A sum over nothing is 0, and is still written. */
     const bool empty = none(y, true);
     do {
         double sum = 0;

@@ -3,11 +3,13 @@
 
 #include <math.h>
 
+/* exp may overflow to infinity here: the quotient is 0 then, as it should be. */
 static double logistic(double v)
 {
     return 1 / (1 + exp(-v));
 }
 
+/* Samples of a batch may end at different steps. A sample that has ended keeps its state and gives 0. */
 static bool takes_part(const wf_gates_args *a, int64_t n)
 {
     return !a->lengths || a->step < ((const int32_t *)a->lengths->data)[n];
@@ -19,11 +21,13 @@ static double product_at(const double *products, const double *bias, int64_t wid
     return products[n * width + column] + (bias ? bias[column] : 0);
 }
 
+/* Arrays of one step: [samples,size], those of gates and products wider by the number of gates. */
 typedef struct step_values {
     const double *input, *recurrent, *bias, *recurrent_bias, *cell_before, *before;
     double *gates, *kept, *h, *y;
 } step_values;
 
+/* Gates in the order input, forget, candidate, output; `kept` is the new cell: c' = f c + i g, h = o tanh(c'). */
 static void step_lstm(const step_values *v, int64_t size, int64_t n, int64_t j)
 {
     double g[4];
@@ -38,6 +42,8 @@ static void step_lstm(const step_values *v, int64_t size, int64_t n, int64_t j)
     v->y[e] = v->h[e] = g[3] * tanh(v->kept[e]);
 }
 
+/* Gates in the order reset, update, candidate. The reset multiplies the product with its bias, as in cuDNN and PyTorch,
+ * so that product is kept for backward. */
 static void step_gru(const step_values *v, int64_t size, int64_t n, int64_t j)
 {
     double a[3], b[3];
@@ -75,6 +81,7 @@ wf_status wf_ref_gates_forward(wf_ctx *ctx, const wf_gates_args *args)
                 (args->cell == WF_CELL_LSTM ? step_lstm : step_gru)(&v, size, n, j);
                 continue;
             }
+            /* Gates of 0 give no gradient at a step that the sample did not take. */
             for (int64_t k = 0; k < blocks; k++)
                 v.gates[(blocks * n + k) * size + j] = 0;
             v.kept[e] = args->cell == WF_CELL_LSTM ? v.cell_before[e] : 0;
@@ -89,6 +96,7 @@ typedef struct step_gradients {
     double *dh, *dcell, *dinput, *drecurrent;
 } step_gradients;
 
+/* dcell is read as the gradient of the new cell and becomes that of the cell before. */
 static void back_lstm(const step_gradients *v, int64_t size, int64_t n, int64_t j)
 {
     const int64_t e = n * size + j, at = 4 * n * size + j;
@@ -99,9 +107,11 @@ static void back_lstm(const step_gradients *v, int64_t size, int64_t n, int64_t 
     v->dinput[at + 2 * size] = c * i * (1 - g * g);
     v->dinput[at + 3 * size] = d * t * o * (1 - o);
     v->dcell[e] = c * f;
+    /* The state before acts through the recurrent product alone, whose gradient the caller adds. */
     v->dh[e] = 0;
 }
 
+/* dinput and drecurrent differ in the candidate only, where the reset stands between the two products. */
 static void back_gru(const step_gradients *v, int64_t size, int64_t n, int64_t j)
 {
     const int64_t e = n * size + j, at = 3 * n * size + j;
@@ -111,6 +121,7 @@ static void back_gru(const step_gradients *v, int64_t size, int64_t n, int64_t j
     v->dinput[at + size] = v->drecurrent[at + size] = d * (v->before[e] - c) * z * (1 - z);
     v->dinput[at + 2 * size] = dc;
     v->drecurrent[at + 2 * size] = dc * r;
+    /* The direct path of the state before; the caller adds what comes through the product. */
     v->dh[e] = d * z;
 }
 
@@ -130,6 +141,7 @@ wf_status wf_ref_gates_backward(wf_ctx *ctx, const wf_gates_args *args)
     v.drecurrent = lstm ? NULL : wf_ref_out(&frame, args->drecurrent, false);
     for (int64_t n = 0; n < samples && frame.status == WF_OK; n++)
         for (int64_t j = 0; j < size; j++) {
+            /* For a sample that has ended dh and dcell pass to the step before as they are. */
             if (takes_part(args, n)) {
                 (lstm ? back_lstm : back_gru)(&v, size, n, j);
                 continue;

@@ -20,11 +20,13 @@ static neighbour_rows read_neighbours(wf_ref_frame *frame, const wf_neighbourhoo
     o.v = wf_ref_in(frame, a->v);
     o.bias = wf_ref_in(frame, a->bias);
     o.score = wf_ref_work(frame, o.z.seen);
+    /* Work is counted in doubles, which are as long as these numbers. */
     o.key = (int64_t *)wf_ref_work(frame, o.z.seen);
     o.row = (int64_t *)wf_ref_work(frame, o.z.seen);
     return o;
 }
 
+/* The first feature of head h at a pixel of sample n: heads lie inside pixels. */
 static int64_t head_of_pixel(const neighbour_rows *o, int64_t n, int64_t h, int64_t pixel, int64_t pixels, int64_t each)
 {
     return ((n * pixels + pixel) * o->a->heads + h) * each;
@@ -47,6 +49,7 @@ static void add_weighted_pixel(double *to, double factor, const double *x, int64
 /* The keys that the query at `pixel` sees, row by row. */
 static void find_keys(const neighbour_rows *o, int64_t pixel)
 {
+    /* All grids have three dimensions; those that an image lacks have length 1. */
     const wf_neighbourhood *const g = &o->a->around;
     const int64_t *const p = o->z.p, *const s = o->z.s;
     const int64_t at[3] = {g->first_query[0] + pixel / (p[1] * p[2]), g->first_query[1] + pixel / p[2] % p[1],
@@ -59,6 +62,7 @@ static void find_keys(const neighbour_rows *o, int64_t pixel)
                                i % seen[2].count};
         o->key[i] = o->row[i] = 0;
         for (int d = 0; d < 3; d++) {
+            /* Keys of this rank begin at first_key, since it may hold a part of the image with its halo. */
             const int64_t place = seen[d].first + of[d] * seen[d].step;
             o->key[i] = o->key[i] * s[d] + place - g->first_key[d];
             o->row[i] = o->row[i] * (2 * g->kernel[d] - 1) + wf_neighbourhood_row(g, d, at[d], place);
@@ -86,6 +90,8 @@ wf_status wf_ref_neighbourhood_forward(wf_ctx *ctx, const wf_neighbourhood_args 
     for (int64_t r = 0; r < o.z.n * each && frame.status == WF_OK; r++) {
         const int64_t n = r / each, h = r % each / o.z.queries, pixel = r % o.z.queries;
         double *const to = y + head_of_pixel(&o, n, h, pixel, o.z.queries, o.z.e);
+        /* The largest score is subtracted, so exp cannot overflow; lse is the logarithm of the sum of exponentials, all
+         * that backward needs of the softmax. */
         double most = -INFINITY, sum = 0;
         score_keys(&o, n, h, pixel);
         for (int64_t i = 0; i < o.z.seen; i++)
@@ -112,6 +118,7 @@ static void differentiate_pixel(const neighbour_rows *o, const neighbour_grads *
     const int64_t at = head_of_pixel(o, n, h, pixel, z->queries, z->e);
     const int64_t to = head_of_pixel(o, n, h, pixel, z->queries, z->d);
     const double lse = g->lse[(n * o->a->heads + h) * z->queries + pixel], *const dy = g->dy + at;
+    /* The mean of dy v over the softmax is dy y, so one product replaces a pass over the keys. */
     const double mean = multiply_features(dy, g->y + at, z->e);
     score_keys(o, n, h, pixel);
     for (int64_t i = 0; i < z->seen; i++) {

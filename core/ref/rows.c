@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+/* The first of several largest elements wins, and a NaN counts as largest. */
 wf_status wf_ref_row_most(wf_ctx *ctx, const wf_array *x, const wf_array *y, const wf_array *index)
 {
     const int64_t rows = x->shape.dim[0], n = x->shape.dim[1];
@@ -32,12 +33,14 @@ wf_status wf_ref_row_most_backward(wf_ctx *ctx, const wf_array *index, const wf_
     double *const dxv = wf_ref_out(&frame, dx, false);
     if (frame.status == WF_OK && rows * n > 0)
         memset(dxv, 0, (size_t)(rows * n) * sizeof *dxv);
+    /* Each row has one element that counts, so nothing is added here. */
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++)
         dxv[r * n + place[r]] = dyv[r];
     return wf_ref_end(&frame);
 }
 
-/* The row of the table that number i of the index names; -1: it has none. */
+/* The row of the table that number i of the index names; -1: it has none. A rank may hold rows [first, ...) of the
+ * whole table; numbers of other ranks' rows are valid and give zeros here. */
 static wf_status find_row(const wf_take_args *a, int64_t i, int64_t *row)
 {
     int64_t number;
@@ -70,6 +73,7 @@ wf_status wf_ref_take_backward(wf_ctx *ctx, const wf_take_args *a)
     wf_ref_frame frame = wf_ref_begin(ctx);
     const double *const y = wf_ref_in(&frame, a->y);
     double *const table = wf_ref_out(&frame, a->table, a->accumulate);
+    /* Several numbers may name one row, so rows are added to, from 0 unless old gradients stay. */
     for (int64_t i = 0; i < wf_array_count(a->table) && frame.status == WF_OK && !a->accumulate; i++)
         table[i] = 0;
     for (int64_t i = 0; i < n && frame.status == WF_OK; i++) {

@@ -8,6 +8,8 @@ wf_status wf_ref_pool_places(wf_ctx *ctx, const wf_places_args *a)
     const int32_t *const index = a->index->data;
     int64_t *const y = a->y->data;
     (void)ctx;
+    /* Places inside this rank's image, of lengths `length` from `lo`, become places of the whole one. Dimensions are
+     * taken apart from the last. */
     for (int64_t i = 0; i < wf_array_count(a->y); i++) {
         int64_t rest = index[i], place = 0, step = 1;
         for (int d = a->nd - 1; d >= 0 && index[i] >= 0; d--) {
@@ -47,6 +49,7 @@ wf_status wf_ref_unpool_index(wf_ctx *ctx, const wf_unpool_args *a)
     for (int64_t i = 0; i < n * places * c; i++)
         taken[i] = -1;
     WF_TRY(take_places(a, n, c, pixels, places));
+    /* A pixel whose place was taken by a later one is struck out, so that backward gives it no gradient. */
     for (int64_t i = 0; i < n * pixels * c; i++)
         if (index[i] >= 0 && taken[(i / (pixels * c) * places + index[i]) * c + i % c] != i / c % pixels)
             index[i] = -1;

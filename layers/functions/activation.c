@@ -107,6 +107,7 @@ wf_var *wf_activate(wf_var *x, wf_act act, double slope, double noise)
     const bool noisy = noise > 0 && wf_tape_mode(x->tape) == WF_TRAIN;
     if (act == WF_ACT_NONE && !noisy)
         return x;
+    /* Activations go element by element, so a cut input is as good as a whole one. */
     WF_TRY_NULL(wf_function_check(ops[act].name, x, WF_ANY_FUNCTION));
     /* One kernel for both; leaky with slope 0 would also give -0 for negative inputs. */
     if (act == WF_ACT_LEAKY_RELU && slope == 0)
@@ -206,6 +207,7 @@ typedef struct clip_state {
     double lo, hi;
 } clip_state;
 
+/* With b this is the gradient: a is dy, and b the input that says where the bounds were passed. */
 static wf_status clip(const clip_state *s, const wf_tensor *a, const wf_tensor *b, const wf_tensor *y, bool accumulate)
 {
     WF_NEED(a);

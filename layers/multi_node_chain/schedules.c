@@ -8,7 +8,8 @@
 
 enum { VALUE = 8 /* bytes */ };
 
-/* The memory of a component: its inputs, its outputs; and the gradients, of everything that it gives, and of inputs. */
+/* The memory of a component: its inputs, its outputs; and the gradients, of everything that it gives, and of inputs. A
+ * component's `grad_out` has a place for each give, not for each output: an output may go to several peers. */
 typedef struct memory {
     const wf_chain_step *compute;
     int n_in, n_out;
@@ -26,6 +27,7 @@ typedef struct making {
     wf_steps before;
 } making;
 
+/* Equal hashes mean the same inputs in the same order, so one number tells whether a message went astray. */
 uint64_t wf_chain_mix(const char *name, bool backward, int port, int n, const uint64_t *in)
 {
     uint64_t hash = wf_hash_u64(wf_hash_text(backward, name), (uint64_t)port);
@@ -59,7 +61,8 @@ static wf_address at(wf_address base, int i)
     return wf_address_add(base, (size_t)i * VALUE);
 }
 
-/* Steps come one after the other, but nothing waits for what is sent. */
+/* Steps come one after the other, but nothing waits for what is sent. A send reads memory that no later step writes, so
+ * later steps need not wait for it. */
 static void add_follower(making *m, wf_steps steps, bool sent)
 {
     m->before = sent ? m->before : steps;
@@ -96,7 +99,8 @@ static wf_address outside(making *m, wf_operand_kind kind)
     return wf_builder_operand(m->b, kind, kind == WF_OPERAND_INPUT ? m->inputs++ : m->outputs++, VALUE);
 }
 
-/* The place of a give among those of its component. */
+/* The place of a give among those of its component. Gives of a component stand behind each other, so it is found by
+ * counting back. */
 static int place_of(const making *m, int step)
 {
     const wf_chain_step *all = m->s->step[m->rank];
@@ -106,6 +110,7 @@ static int place_of(const making *m, int step)
     return place;
 }
 
+/* Scratch is written once in a step of the chain: no two values share memory. */
 static void forward(making *m, int step)
 {
     const wf_chain_step *a = &m->s->step[m->rank][step];
@@ -121,11 +126,14 @@ static void forward(making *m, int step)
     else if (a->peer == WF_OUTSIDE)
         add_copy(m, at(c->out, a->port), outside(m, WF_OPERAND_OUTPUT));
     else if (a->peer == m->rank)
+        /* A value that stays on the rank is not copied at its give: the take reads it from there, first given, first
+         * taken. */
         m->held[m->given++] = at(c->out, a->port);
     else
         add_send(m, at(c->out, a->port), a->peer);
 }
 
+/* The mirror of forward: takes send gradients, gives receive them, and what was last is first. */
 static void backward(making *m, int step)
 {
     const wf_chain_step *a = &m->s->step[m->rank][step];
@@ -135,6 +143,7 @@ static void backward(making *m, int step)
     else if (a->verb == WF_CHAIN_TAKE && a->peer == WF_OUTSIDE)
         add_copy(m, at(c->grad_in, a->port), outside(m, WF_OPERAND_OUTPUT));
     else if (a->verb == WF_CHAIN_TAKE && a->peer == m->rank)
+        /* In the opposite order the list works as a stack, so each take meets the give that it had in forward. */
         m->held[--m->taken] = at(c->grad_in, a->port);
     else if (a->verb == WF_CHAIN_TAKE)
         add_send(m, at(c->grad_in, a->port), a->peer);
@@ -156,6 +165,7 @@ static void lay_out(making *m)
         if (all[i].verb == WF_CHAIN_COMPUTE)
             c->compute = &all[i];
     }
+    /* Components are numbered without gaps, and the room behind the last one is zero. */
     for (memory *c = m->of; c->compute; c++) {
         c->in = wf_builder_scratch(m->b, (size_t)c->n_in * VALUE);
         c->out = wf_builder_scratch(m->b, (size_t)c->compute->port * VALUE);
@@ -175,6 +185,7 @@ static wf_status make_rank(const wf_chain_steps *s, const wf_agreed *agreed, int
     const bool room = m.of && m.held;
     if (room)
         lay_out(&m);
+    /* Room that could not be had is an error of the builder, which wf_builder_end reports. */
     for (int i = 0; room && i < count; i++)
         forward(&m, i);
     for (int i = count - 1; room && i >= 0; i--)

@@ -1,4 +1,5 @@
-/* Steps as data: made of components, and as text. */
+/* Steps as data: made of components, and as text. A component becomes takes, one compute and gives, in this order; the
+ * checks of whole chains and the schedules read nothing else. */
 #include "layers/multi_node_chain/multi_node_chain_impl.h"
 
 #include <stdio.h>
@@ -41,6 +42,7 @@ static wf_status check_name(const char *what, const char *name)
     return WF_OK;
 }
 
+/* 0 leaves a rank or a length open: it is known only when data come. */
 static wf_status check_shape(const wf_component *c, const wf_chain_end *end, bool gives)
 {
     WF_CHECK(end->shape.rank >= 0 && end->shape.rank <= WF_MAX_RANK, WF_ERR_ARGUMENT,
@@ -67,6 +69,7 @@ static wf_status check_end(const wf_chain_steps *s, const wf_component *c, const
     return end->name ? check_name("message", end->name) : WF_OK;
 }
 
+/* A value that goes nowhere would have no gradient, and backward would wait for one. */
 static wf_status check_outputs(const wf_component *c)
 {
     for (int port = 0; port < (c->outputs ? c->outputs : 1); port++) {
@@ -97,6 +100,7 @@ static wf_status check_component(const wf_chain_steps *s, const wf_component *c)
     return check_outputs(c);
 }
 
+/* A step holds copies of the names, since the program's component may be gone when an error prints them. */
 static wf_chain_step step_of(const wf_component *c, int number, wf_chain_verb verb, const wf_chain_end *end, int port)
 {
     wf_chain_step step = {.verb = verb, .peer = end ? end->rank : WF_OUTSIDE, .component = number, .port = port};
@@ -114,14 +118,17 @@ wf_status wf_chain_steps_add(wf_chain_steps *s, int rank, const wf_component *c)
     WF_NEED(s);
     WF_NEED(c);
     WF_TRY(check_component(s, c));
+    /* Takes, the compute and gives of one component. */
     const int more = c->n_in + 1 + c->n_out, count = s->count[rank];
     wf_chain_step *step = wf_realloc(s->ctx, s->step[rank], (size_t)(count + more) * sizeof *step);
     WF_NEED(step);
     s->step[rank] = step;
+    /* Components are numbered in the order in which they were added; the last step knows the last number. */
     const int number = count > 0 ? step[count - 1].component + 1 : 0;
     step += count;
     for (int i = 0; i < c->n_in; i++)
         *step++ = step_of(c, number, WF_CHAIN_TAKE, &c->in[i], i);
+    /* The compute's port is the number of outputs. */
     *step++ = step_of(c, number, WF_CHAIN_COMPUTE, NULL, c->outputs ? c->outputs : 1);
     for (int i = 0; i < c->n_out; i++)
         *step++ = step_of(c, number, WF_CHAIN_GIVE, &c->out[i], c->out[i].output);

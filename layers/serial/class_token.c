@@ -1,4 +1,5 @@
-/* A learned token in front of those of every sample. */
+/* A learned token in front of those of every sample (ViT). Its output is what a classifier reads. Samples may be
+ * divided over ranks, tokens and features may not. */
 #include "layers/functions/functions_impl.h"
 #include "layers/serial/serial_impl.h"
 #include "layers/transformer.h"
@@ -34,6 +35,7 @@ static wf_status give_token(wf_node *node, const wf_tensor *first)
     wf_strided to = from;
     to.data = grad->data;
     to.dtype = grad->dtype;
+    /* Strides of 0 sum over the samples: the token is the same in all of them. */
     to.stride[0] = to.stride[1] = 0;
     to.stride[2] = 1;
     return first->ctx->k->fold(
@@ -68,6 +70,7 @@ static wf_status fill_tokens(const wf_tensor *x, const wf_tensor *token, const w
         wf_strided from = wf_tensor_strided(first);
         from.data = token->data;
         from.dtype = token->dtype;
+        /* Strides of 0 write the one token to every sample. */
         from.stride[0] = from.stride[1] = 0;
         from.stride[2] = 1;
         const wf_strided others = wf_tensor_strided(x);
@@ -93,6 +96,7 @@ static wf_var *forward_class(wf_layer *layer, wf_var *x)
     WF_CHECK_NULL(!wf_layout_is_sharded(layout, 1) && !wf_layout_is_sharded(layout, 2), WF_ERR_SHAPE,
                   "class_token \"%s\" needs whole samples, its input is %s; wf_redistribute it first",
                   wf_layer_path(layer), wf_layout_text(layout, text));
+    /* Each rank sums over its own samples, so the token's gradients are summed over ranks later. */
     wf_param_sum_parts(s->w, layout, ~0u);
     wf_var *w = wf_param_var(x->tape, s->w);
     if (!w)

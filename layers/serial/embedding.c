@@ -11,6 +11,7 @@ typedef struct embedding_state {
     wf_take_part part;
 } embedding_state;
 
+/* Over the channel axis the table is cut, so all its ranks must have the same indices. */
 static wf_status check_indices(const wf_layer *layer, const wf_var *x)
 {
     const embedding_state *s = layer->state;
@@ -55,6 +56,7 @@ wf_layer *wf_embedding(wf_ctx *ctx, wf_embedding_opts o)
     if (!layer)
         return NULL;
     embedding_state *s = layer->state;
+    /* The part is the whole table; wf_embedding_cut changes it. */
     *s = (embedding_state){.opts = o, .part = {.whole = o.count, .ignored = o.ignores ? o.ignored : WF_NONE_IGNORED}};
     if (o.ignores)
         wf_layer_note(layer, "embedding that ignores %lld", (long long)o.ignored);
@@ -70,6 +72,7 @@ wf_layer *wf_embedding(wf_ctx *ctx, wf_embedding_opts o)
     return NULL;
 }
 
+/* The caller has cut the parameter to the rows from `first` on before. */
 void wf_embedding_cut(wf_layer *layer, const wf_mesh *mesh, wf_comm *comm, int64_t first)
 {
     embedding_state *s = layer->state;

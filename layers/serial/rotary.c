@@ -1,4 +1,5 @@
-/* Rotary positions: each pair of features of a head is turned by an angle of its token. Backward turns back. */
+/* Rotary positions (Su et al. 2021): each pair of features of a head is turned by an angle of its token, so products of
+ * queries and keys depend on the distance of their tokens. Backward turns back. Features c and c + D/2 make a pair. */
 #include "core/opts.h"
 #include "layers/functions/functions_impl.h"
 #include "layers/serial/serial_impl.h"
@@ -28,6 +29,7 @@ static wf_strided feature_side(const rotary_call *call, const wf_tensor *x, int 
         a.dim[d] = dim[d];
         a.stride[d] = stride[d];
     }
+    /* Empty tensors may have no memory, and NULL takes no offset. */
     if (a.data)
         a.data = (char *)a.data + side * half * (int64_t)wf_dtype_size(x->dtype);
     return a;
@@ -38,6 +40,8 @@ static wf_strided turns_of(const rotary_call *call, const wf_tensor *turns, cons
 {
     const rotary_state *const s = call->state;
     wf_strided a = *like;
+    /* All samples and heads share the angles: strides of 0. On a rank with part of the tokens they begin at its first
+     * one. */
     a.stride[0] = a.stride[2] = 0;
     a.stride[1] = s->half;
     a.dtype = turns->dtype;
@@ -58,6 +62,7 @@ static wf_status turn_features(const rotary_call *call, double way, const wf_ten
         const wf_strided cosines = turns_of(call, turns, &own, 0), sines = turns_of(call, turns, &own, 1);
         wf_fold_args args = {.op = WF_FOLD_MUL, .alpha = 1, .a = &own, .b = &cosines, .y = &to};
         WF_TRY(y->ctx->k->fold(y->ctx, &args));
+        /* The turn is (a cos - b sin, b cos + a sin); backward has the other sign of the sines. */
         args.alpha = side == 0 ? -way : way;
         args.a = &other;
         args.b = &sines;
@@ -101,8 +106,10 @@ static wf_var *forward_rotary(wf_layer *layer, wf_var *x)
 {
     const rotary_state *s = layer->state;
     WF_TRY_NULL(check_rotary(layer, x));
+    /* A rank with part of the tokens turns them by their place in the whole sequence. */
     const rotary_call call = {s, x->value->layout.known ? x->value->layout.box.lo[1] : 0};
     wf_tensor *v = wf_tensor_dense(x->value, x->value->dtype, WF_ROW_MAJOR);
+    /* Tables of angles in the input's type; of the same type this is no copy. */
     wf_tensor *turns = wf_tensor_dense(s->turns, x->value->dtype, WF_ROW_MAJOR);
     wf_tensor *y = wf_output("rotary", x, x->value->shape, WF_ROW_MAJOR, (int[]){0, 1, 2});
     const wf_status status = turn_features(&call, 1, turns, v, y);
@@ -129,6 +136,7 @@ static const wf_layer_kind rotary_kind = {.name = "rotary", .forward = forward_r
 
 static wf_tensor *make_turns(wf_ctx *ctx, const rotary_state *s, double base)
 {
+    /* In double, since angles of late tokens are large and float would lose their fraction. */
     double *host = wf_malloc(ctx, (size_t)(2 * s->length * s->half) * sizeof *host);
     if (!host)
         return wf_error_null();

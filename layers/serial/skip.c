@@ -31,12 +31,14 @@ static void free_skip(wf_layer *layer)
     free(own->in);
 }
 
+/* The value passes on unchanged; the stash only notes it. */
 static wf_var *stash_forward(wf_layer *layer, wf_var *x)
 {
     wf_skip_keep(layer, 0, x);
     return x;
 }
 
+/* Extra inputs of a chain are kept for the pops by name; the first goes on through it. */
 static wf_var *inputs_forward(wf_layer *layer, wf_var *const *x, int n)
 {
     for (int i = 1; i < n; i++)
@@ -55,7 +57,9 @@ static wf_var *take_kept(wf_layer *layer, int i, const wf_tape *tape)
             return NULL;
         own = &((skip_state *)stash->state)->place[at];
     }
+    /* A variable of another tape may be freed already, so the tapes are compared and the variable is not looked at. */
     wf_var *kept = own->tape == tape ? own->kept : NULL;
+    /* Taken once: a second pop of a step would be a fault in the chain, and finds nothing. */
     own->kept = NULL;
     own->tape = NULL;
     WF_CHECK_NULL(kept && kept->value, WF_ERR_STATE,
@@ -72,6 +76,7 @@ static wf_var *pop_forward(wf_layer *layer, wf_var *x)
     if (!kept)
         return NULL;
     wf_var *y = own->join(x, kept);
+    /* A join is the program's function and may fail without an error of ours. */
     if (!y && wf_error_pending() == WF_OK)
         WF_FAIL_NULL(WF_ERR_STATE, "skip_pop \"%s\": the join of \"%s\" returned NULL and no error",
                      wf_layer_path(layer), own->place[0].name);
@@ -137,6 +142,7 @@ wf_layer *wf_skip_inputs(wf_ctx *ctx, int count, const char *const *names)
 {
     WF_NEED_NULL(ctx);
     wf_layer *layer = skip_new(ctx, &inputs_kind, count, names);
+    /* The number of inputs is fixed: one for the chain and one for each name. */
     if (layer)
         layer->least = layer->most = count + 1;
     return layer;
@@ -155,11 +161,13 @@ wf_layer *wf_skip_apply(wf_layer *layer, int count, const char *const *names)
 {
     WF_NEED_NULL(layer);
     wf_layer *self = skip_new(layer->ctx, &apply_kind, count, names);
+    /* The layer was given away; it is freed unless some other parent owns it. */
     if (!self) {
         if (!layer->parent)
             wf_layer_free(layer);
         return NULL;
     }
+    /* Only this one child is ever applied, so no other may be added later. */
     self->takes_children = true;
     const bool added = wf_module_add(self, "layer", layer);
     self->takes_children = false;
@@ -214,7 +222,8 @@ void wf_skip_keep(wf_layer *end, int i, wf_var *value)
     own->tape = value->tape;
 }
 
-/* Counts the places of a name at one kind of end below a layer, and finds one. */
+/* Counts the places of a name at one kind of end below a layer, and finds one. A name may be used again in another
+ * chain, so all are counted. */
 static int find_end(wf_layer *layer, bool (*is)(const wf_layer_kind *), const char *name, wf_layer **found, int *at)
 {
     int n = 0;
@@ -229,6 +238,7 @@ static int find_end(wf_layer *layer, bool (*is)(const wf_layer_kind *), const ch
     return n;
 }
 
+/* The nearest chain that has a stash of the name counts, as the nearest scope does in a program. */
 wf_layer *wf_skip_stash_of(const wf_layer *pop, int i, int *at)
 {
     const char *name = wf_skip_name(pop, i);

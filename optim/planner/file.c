@@ -1,4 +1,5 @@
-/* Plans as files and as tables. */
+/* Plans as files and as tables. Files are JSON, which a person may have changed, so reading checks what the numbers say
+ * of each other. */
 #include "optim/json_impl.h"
 #include "optim/planner/planner_impl.h"
 
@@ -14,6 +15,7 @@
 static const char *const splits[] = {"data", "channel", "spatial", "mesh"};
 static const char *const schedules[] = {"1f1b", "gpipe", "interleaved"};
 static const char *const recomputations[] = {"never", "except_last", "always"};
+/* In the order of the file, which is also the order of axis_of. */
 static const char *const axes[AXES] = {"data", "stage", "channel", "depth", "height", "width"};
 
 static int *axis_of(wf_mesh_opts *m, int i)
@@ -27,6 +29,7 @@ static int *axis_of(wf_mesh_opts *m, int i)
 
 static void write_numbers(const wf_training_plan *p, FILE *file)
 {
+    /* A copy, since axis_of gives places that reading writes to. */
     wf_mesh_opts mesh = p->mesh;
     fprintf(file, "{\n  \"weft_plan\": %d,\n  \"ranks\": %d,\n  \"nodes\": %d,\n  \"batch\": %lld,\n  \"mesh\": {",
             VERSION, p->ranks, p->nodes, (long long)p->batch);
@@ -37,6 +40,7 @@ static void write_numbers(const wf_training_plan *p, FILE *file)
             p->chunks, schedules[p->schedule], recomputations[p->recompute]);
     for (int i = 0; p->stage_units && i < p->mesh.stage * p->parts; i++)
         fprintf(file, "%s%d", i ? ", " : "", p->stage_units[i]);
+    /* Seconds as %.9g and bytes as %.17g: bytes are compared as whole numbers, seconds only predict. */
     fprintf(file, "],\n  \"predicted\": {\"step_s\": %.9g, \"other_s\": %.9g, \"sum_s\": %.9g, \"update_s\": %.9g, ",
             p->seconds, p->other_s, p->sum_s, p->update_s);
     fprintf(file, "\"bytes\": %.17g, \"memory_bytes\": %.17g},\n", p->bytes, p->memory);
@@ -53,6 +57,7 @@ static void write_units(const wf_training_plan *p, FILE *file)
         const wf_plan_unit *u = &p->unit[i];
         fprintf(file, "%s\n    {\"path\": ", i ? "," : "");
         wf_json_text(file, u->path);
+        /* Four splits, so the mask keeps any value inside the table. */
         fprintf(file, ", \"split\": \"%s\", \"recompute\": %s, \"forward_s\": %.9g, \"backward_s\": %.9g, ",
                 splits[u->split & 3], u->recompute ? "true" : "false", u->forward_s, u->backward_s);
         fprintf(file, "\"message_s\": %.9g, \"bytes\": %.17g, \"sum_bytes\": %.17g, \"kept_bytes\": %.17g}",
@@ -104,6 +109,7 @@ static wf_status read_mesh(const wf_json *j, wf_training_plan *p)
     WF_TRY(wf_json_get(j, 0, "mesh", '{', &mesh));
     for (int i = 0; i < AXES; i++) {
         WF_TRY(wf_json_int(j, mesh, axes[i], 1, axis_of(&p->mesh, i)));
+        /* The product stops growing above int, so it cannot overflow; such a mesh is refused below. */
         ranks = ranks <= INT32_MAX ? ranks * *axis_of(&p->mesh, i) : ranks;
     }
     WF_CHECK(ranks == p->ranks, WF_ERR_FORMAT, "%s: the mesh has %lld ranks, should have %d", j->name, (long long)ranks,
@@ -124,6 +130,7 @@ static wf_status read_stages(const wf_json *j, wf_training_plan *p)
     WF_TRY(wf_json_get(j, 0, "stages", '[', &list));
     const int n = length_of(j, list);
     const bool several = p->schedule == WF_PIPELINE_INTERLEAVED, whole = n > 0 && n % p->mesh.stage == 0;
+    /* Several parts of the model on a stage only with the interleaved schedule. */
     p->parts = whole && several ? n / p->mesh.stage : 1;
     WF_CHECK(
         n == (p->mesh.stage > 1 ? p->mesh.stage * p->parts : 0), WF_ERR_FORMAT,
@@ -183,6 +190,7 @@ static wf_status read_predictions(const wf_json *j, wf_training_plan *p)
     int o, l;
     WF_TRY(wf_json_get(j, 0, "predicted", '{', &o));
     WF_TRY(wf_json_number(j, o, "step_s", 0, &p->seconds));
+    /* Time outside of layers is a difference of measured times and may come out below 0. */
     WF_TRY(wf_json_number(j, o, "other_s", -1e9, &p->other_s));
     WF_TRY(wf_json_number(j, o, "sum_s", 0, &p->sum_s));
     WF_TRY(wf_json_number(j, o, "update_s", 0, &p->update_s));
@@ -210,6 +218,7 @@ static wf_status read_plan(const wf_json *j, wf_training_plan *p)
     WF_CHECK(p->batch % p->mesh.data == 0, WF_ERR_FORMAT, "%s: a batch of %lld on %d places along data", j->name,
              (long long)p->batch, p->mesh.data);
     WF_TRY(wf_json_bool(j, 0, "shard_optimizer", &p->zero));
+    /* Before the stages, whose sum is compared with the number of units. */
     WF_TRY(read_units(j, p));
     WF_TRY(read_stages(j, p));
     return read_predictions(j, p);
@@ -243,6 +252,7 @@ void wf_training_plan_print(const wf_training_plan *p, int table)
             1e-6 * p->bytes);
     dprintf(table, "optimizer's state: %s%s\n", p->zero ? "sharded" : "on every rank",
             p->stage_units ? "; stages in chunks" : "");
+    /* The ideal share of idle time is (S - 1) / (parts chunks + S - 1), with S stages. */
     if (p->stage_units)
         dprintf(
             table,

@@ -1,4 +1,5 @@
-/* A reader of JSON: objects, lists, strings, numbers, true and false. */
+/* A reader of JSON: objects, lists, strings, numbers, true and false; null is refused. It keeps one copy of the text,
+ * in which strings are decoded in place. */
 #include "optim/json_impl.h"
 #include "optim/planner/planner_impl.h"
 
@@ -6,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Lists inside of each other: a file cannot exhaust the stack by brackets. */
 #define MOST_DEEP 16
 
+/* The line is counted only for a message, so reading keeps no count. */
 static wf_status wrong(const wf_json *j, const char *what)
 {
     int line = 1;
@@ -22,6 +25,7 @@ static char next_of(wf_json *j)
     return *j->at;
 }
 
+/* A value's number stays the same when the array moves; a pointer would not. */
 static wf_status add_value(wf_json *j, char kind, int *number)
 {
     if (j->values == j->room) {
@@ -37,7 +41,7 @@ static wf_status add_value(wf_json *j, char kind, int *number)
     return WF_OK;
 }
 
-/* In place. */
+/* Decoded where it stands: an escape is never shorter than what it means. */
 static wf_status read_string(wf_json *j, const char **text)
 {
     char *to = j->at;
@@ -51,6 +55,7 @@ static wf_status read_string(wf_json *j, const char **text)
 
 static wf_status read_value(wf_json *j, int deep, int *number);
 
+/* Values of a list are linked by `next`, so members keep the order of the file. */
 static wf_status read_list(wf_json *j, int deep, int list)
 {
     const bool object = j->value[list].kind == '{';
@@ -98,6 +103,7 @@ static wf_status read_value(wf_json *j, int deep, int *number)
             j->at += strlen(words[i]);
             return add_value(j, words[i][0], number);
         }
+    /* strtod would take "nan" and "inf" too, so the first letter is looked at before. */
     char *end = j->at;
     const double value = c == '-' || (c >= '0' && c <= '9') ? strtod(j->at, &end) : 0;
     if (end == j->at || !isfinite(value))
@@ -130,6 +136,7 @@ void wf_json_clear(wf_json *j)
     *j = (wf_json){0};
 }
 
+/* The first member of the name counts if there are several. */
 wf_status wf_json_get(const wf_json *j, int object, const char *key, char kind, int *value)
 {
     int v = j->value[object].kind == '{' ? j->value[object].child : -1;
