@@ -10,7 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Deflate cannot shrink data by more than this (zlib's technical details). */
+/* Deflate cannot shrink data by more than this (zlib's technical details). A file that claims more is damaged or
+ * malicious, and its shape is not believed. */
 static const int64_t most_compression = 1032;
 
 /* --- What is in a file -------------------------------------------------------------------------------------------- */
@@ -30,6 +31,7 @@ static wf_status check_stored(const wf_hdf5_file *f, const char *name, const wf_
     return WF_OK;
 }
 
+/* Only for samples that are read without the library, which checks its own reads. */
 static wf_status check_place(const wf_hdf5_file *f, const char *name, const wf_h5_info *info)
 {
     struct stat file;
@@ -97,6 +99,7 @@ static wf_status read_labels(wf_hdf5 *s, const wf_hdf5_file *f, wf_h5 *h5)
     WF_TRY(check_stored(f, name, &info));
     /* Labels of all files stay in memory: eight bytes a sample, which shuffles read in any order. */
     const size_t count = (size_t)(f->first + f->count) + 1;
+    /* One more than needed, so that no file of 0 samples asks for 0 bytes. */
     int64_t *labels = count <= SIZE_MAX / sizeof *labels ? realloc(s->labels, count * sizeof *labels) : NULL;
     WF_CHECK(labels, WF_ERR_MEMORY, "%s: no memory for %zu labels", f->path, count);
     s->labels = labels;
@@ -128,8 +131,10 @@ static wf_status read_classes(const wf_hdf5_file *f, wf_h5 *h5, int64_t *classes
 static wf_status look_at_file(wf_hdf5 *s, wf_hdf5_file *f, wf_h5 *h5, wf_dataset_info *info)
 {
     const bool is_first = f == s->file;
+    /* Samples of all files are numbered through. */
     f->first = is_first ? 0 : f[-1].first + f[-1].count;
     WF_TRY(look_at_samples(s, f, h5));
+    /* Far from the largest number, so that sums of counts and bytes of labels do not overflow. */
     WF_CHECK(f->count <= INT64_MAX / 16 - f->first, WF_ERR_FORMAT, "%s: too many samples", f->path);
     WF_TRY(check_alike(s, f));
     if (is_first) {
@@ -152,6 +157,7 @@ static wf_status inspect_file(wf_hdf5 *s, wf_hdf5_file *f, wf_dataset_info *info
     wf_h5 *h5 = wf_h5_open(f->path);
     if (!h5)
         return wf_error_code();
+    /* Closed in any case, and the first error is told. */
     const wf_status status = look_at_file(s, f, h5, info), closed = wf_h5_close(h5);
     return status != WF_OK ? status : closed;
 }
@@ -161,6 +167,7 @@ static wf_status list_files(wf_hdf5 *s)
 {
     struct stat info;
     glob_t found = {0};
+    /* A name with may exist as it is written; it is then no pattern. */
     const bool literal = stat(s->files, &info) == 0 || !strpbrk(s->files, "*?[");
     char *alone[] = {s->files};
     /* Sorted by name, the same on all ranks. */
@@ -205,11 +212,13 @@ static wf_status hdf5_open(wf_dataset *dataset)
     WF_TRY(list_files(s));
     for (int64_t i = 0; i < s->n_files; i++)
         WF_TRY(inspect_file(s, &s->file[i], &info));
+    /* glob gives at least one name, or an error. */
     const wf_hdf5_file *last = &s->file[s->n_files - 1];
     const wf_h5_info *x = &s->file[0].info;
     info.count = last->first + last->count;
     info.dtype = x->dtype;
     info.shape = wf_shape_make(x->shape.rank - 1, x->shape.dim + 1);
+    /* Without a number of classes it is the largest label and one. */
     for (int64_t i = 0; info.labels && s->given_classes == 0 && i < info.count; i++)
         info.classes = s->labels[i] >= info.classes ? s->labels[i] + 1 : info.classes;
     dataset->info = info;

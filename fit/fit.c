@@ -30,6 +30,7 @@ typedef struct fitting {
 double wf_accuracy(const wf_var *scores, const wf_tensor *labels)
 {
     const int64_t right = wf_count_correct(scores, labels, (wf_label_opts){0});
+    /* A negative count is a failure whose error is pending; NaN passes that on to observe_metrics. */
     return right < 0 ? NAN : (double)right / (double)wf_tensor_count(labels);
 }
 
@@ -50,6 +51,7 @@ static wf_status check_metrics(const wf_fit_opts *o)
                  "wf_fit: the metric %s has a name of %zu characters: should be at most %zu", m->name, strlen(m->name),
                  NAME - sizeof "test_" - 1);
         WF_CHECK(m->mean, WF_ERR_ARGUMENT, "wf_fit: the metric %s has no function", m->name);
+        /* The first metric of the name must be this one, so a second one of the name is found. */
         WF_CHECK(metric_of(o, m->name) == m && strcmp(m->name, "loss") != 0, WF_ERR_ARGUMENT,
                  "wf_fit: two metrics are named %s", m->name);
     }
@@ -83,6 +85,7 @@ static wf_status check_fit(const wf_fit_opts *o)
     return check_metrics(o);
 }
 
+/* Metrics end with one that has no name. */
 static int64_t count_metrics(const wf_metric *metrics)
 {
     int64_t n = 0;
@@ -108,12 +111,14 @@ static wf_status agree_fit(wf_comm *comm, const wf_fit_opts *o)
                                      {"best or not", o->best != NULL},
                                      {"checkpoints or not", o->checkpoints != NULL}};
     _Static_assert(sizeof numbers / sizeof *numbers <= WF_FIT_NUMBERS, "wf_fit_agree has room for them");
+    /* Checked first and agreed on: a rank that returned here would leave the others in the broadcast. */
     WF_TRY(wf_agree_status(comm, check_fit(o)));
     return wf_fit_agree(comm, "wf_fit", sizeof numbers / sizeof *numbers, numbers);
 }
 
 /* --- A step, and an evaluation ------------------------------------------------------------------------------------ */
 
+/* One batch through the model. Fields that are no targets are its inputs, in the order of the batch. */
 static wf_status take_batch(fitting *f, wf_iter *iter, wf_batch *b, wf_var **scores, wf_var **loss)
 {
     const wf_fit_opts *o = f->opts;
@@ -132,6 +137,7 @@ static wf_status take_batch(fitting *f, wf_iter *iter, wf_batch *b, wf_var **sco
     return wf_check(*loss);
 }
 
+/* One step of the optimizer: `accumulate` batches, or fewer at the end of an epoch, so no step spans two epochs. */
 static wf_status train_step(wf_trainer *trainer, void *user)
 {
     fitting *f = user;
@@ -142,6 +148,7 @@ static wf_status train_step(wf_trainer *trainer, void *user)
         WF_TRY(take_batch(f, f->data.train, &b, &scores, &loss));
         size += (double)b.size;
         wf_trainer_add_samples(trainer, b.global);
+        /* The last pass steps, which sums gradients over the ranks; the passes before only add to this rank's. */
         if (pass == f->accumulate || b.last) {
             WF_TRY(wf_optim_step(f->data.optim, loss));
             WF_TRY(wf_trainer_observe_var(trainer, "loss", loss, size));
@@ -157,8 +164,10 @@ static wf_status observe_metrics(fitting *f, wf_trainer *trainer, const wf_batch
     for (const wf_metric *m = f->opts->metrics; m && m->name; m++) {
         char name[NAME];
         snprintf(name, sizeof name, "test_%s", m->name);
+        /* A rank without samples in a batch takes part with weight 0: the mean over ranks is the same. */
         const double mean = b->size > 0 ? m->mean(scores, b->labels) : 0;
         if (isnan(mean)) {
+            /* A metric that failed has left an error; one that divided by zero has not. */
             WF_TRY(wf_error_code());
             WF_FAIL(WF_ERR_NUMERIC, "the metric %s is no number", m->name);
         }
@@ -187,6 +196,7 @@ static wf_status evaluate_batches(fitting *f, wf_trainer *trainer)
     return wf_tape_set_mode(f->tape, WF_TRAIN);
 }
 
+/* Averages of weights are swapped in for the test and back out, so training goes on with its own. */
 static wf_status evaluate_all(wf_trainer *trainer, void *user)
 {
     fitting *f = user;
@@ -197,6 +207,8 @@ static wf_status evaluate_all(wf_trainer *trainer, void *user)
     return wf_ema_swap(f->ema);
 }
 
+/* Without `watch` the first metric counts, or the loss if there is none. A loss is better if smaller, a metric if
+ * larger unless the program says the opposite. */
 static void name_watched(const wf_fit_opts *o, char name[NAME], bool *larger)
 {
     const char *first = o->metrics && o->metrics->name ? o->metrics->name : "loss";
@@ -211,6 +223,7 @@ static wf_status show_epoch(wf_trainer *trainer, void *user)
     char line[512];
     int used = snprintf(line, sizeof line, "epoch %lld  loss %.4f", (long long)wf_trainer_epoch(trainer),
                         wf_trainer_mean(trainer, "loss"));
+    /* Tests may come less often than epochs; an old number is not shown as a new one. */
     const bool tested = f->data.test && f->evaluated == wf_trainer_iteration(trainer);
     if (tested)
         used += snprintf(line + used, sizeof line - (size_t)used, "  test_loss %.4f",
@@ -235,6 +248,7 @@ static wf_status show_parameters(wf_trainer *trainer, void *user)
 static int64_t steps_at(void *user, int64_t epoch)
 {
     const fitting *f = user;
+    /* Rounded up: the last step of an epoch may have fewer passes. */
     return (wf_iter_length_at(f->data.train, epoch) + f->accumulate - 1) / f->accumulate;
 }
 
@@ -246,6 +260,7 @@ static wf_status wire_trainer(fitting *f)
         f->ema = wf_ema_new(f->model, (wf_ema_opts){.decay = o->ema});
         WF_NEED(f->ema);
     }
+    /* Neither epochs nor seconds: one epoch. With seconds alone, 0 epochs mean no bound. */
     f->trainer = wf_trainer_new(f->comm, train_step, f,
                                 (wf_trainer_opts){.length_at = steps_at,
                                                   .length_user = f,
@@ -265,11 +280,13 @@ static wf_status wire_trainer(fitting *f)
         wf_best_opts best = {
             .patience = o->patience, .path = o->best, .model = keeps ? f->model : NULL, .averages = keeps && f->ema};
         name_watched(o, watched, &best.larger);
+        /* Tests come before the best is judged, since hooks run in the order in which they were added. */
         WF_TRY(wf_trainer_add_hook(f->trainer, "evaluate", evaluate_all, f, (wf_when){.epochs = every, .end = true}));
         WF_TRY(wf_trainer_keep_best(f->trainer, watched, best));
     }
     if (o->histograms)
         WF_TRY(wf_trainer_add_hook(f->trainer, "histograms", show_parameters, f, (wf_when){.epochs = 1, .end = true}));
+    /* Last, and after the report: its means are those of all ranks. */
     return wf_trainer_add_hook(f->trainer, "show", show_epoch, f,
                                (wf_when){.epochs = 1, .end = true, .after_report = true});
 }
@@ -280,6 +297,7 @@ static wf_status wire_checkpoint(fitting *f)
     if (!o->checkpoints)
         return WF_OK;
     int64_t step = 0;
+    /* Once an epoch, unless the program says how often. */
     const int64_t every = o->checkpoint_every ? o->checkpoint_every : f->epoch_steps;
     f->checkpoint = wf_checkpoint_open(f->comm, o->checkpoints,
                                        (wf_checkpoint_opts){.every = every, .async = true, .signals = true});
@@ -289,6 +307,7 @@ static wf_status wire_checkpoint(fitting *f)
     WF_TRY(wf_checkpoint_add(f->checkpoint, "tape", wf_tape_visit, f->tape));
     WF_TRY(wf_checkpoint_add(f->checkpoint, "batches", wf_iter_visit, f->data.train));
     WF_TRY(wf_trainer_set_checkpoint(f->trainer, f->checkpoint));
+    /* Everything that is saved must be known to the checkpoint before it loads. */
     if (o->resume)
         WF_TRY(wf_checkpoint_load_latest(f->checkpoint, &step));
     if (step > 0)
@@ -318,6 +337,7 @@ static void show_banner(const fitting *f, int64_t batch)
 
 static int64_t count_of(wf_dataset *dataset)
 {
+    /* Called on rank 0 alone, so an error here must not stop it: the others would wait. */
     wf_dataset_info info = {0};
     if (dataset && wf_dataset_info_get(dataset, &info) != WF_OK)
         wf_error_clear(); /* wf_prepare opens it once more, and returns the error on all ranks */
@@ -354,6 +374,7 @@ static wf_status train_prepared(fitting *f, wf_prepare_opts prepare)
     WF_TRY(wire_checkpoint(f));
     show_banner(f, prepare.batch);
     WF_TRY(wf_trainer_run(f->trainer));
+    /* The averages are the result of a run that came to its end; a run that is to continue keeps the weights. */
     return f->ema && !wf_trainer_left(f->trainer) && wf_ema_updates(f->ema) > 0 ? wf_ema_swap(f->ema) : WF_OK;
 }
 
@@ -372,6 +393,7 @@ static void tell_result(const fitting *f, wf_fit_result *result)
 wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result)
 {
     wf_status status = comm ? agree_fit(comm, &opts) : wf_error_need(__func__, "comm", __FILE__, __LINE__);
+    /* Everything was given away, so it is freed here too. */
     if (status != WF_OK) {
         wf_optim_free(opts.optim);
         wf_dataset_free(opts.train);
@@ -392,6 +414,8 @@ wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result)
                                .multi_node = opts.multi_node};
     memcpy(prepare.grows, opts.grows, sizeof prepare.grows);
     status = train_prepared(&f, prepare);
+    /* Closed before the error is returned: a save that goes on in a thread is waited for, and its failure is told
+     * unless there is one already. */
     if (f.checkpoint) {
         const wf_status closed = wf_checkpoint_close(f.checkpoint);
         status = status ? status : closed;

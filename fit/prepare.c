@@ -12,6 +12,8 @@ enum { AHEAD = 2 };
 
 wf_status wf_fit_agree(wf_comm *comm, const char *function, int count, const wf_fit_number *mine)
 {
+    /* Compares with rank 0's numbers. Each rank finds its own difference; the agreement then makes it an error of
+     * all. */
     int64_t first[WF_FIT_NUMBERS] = {0};
     wf_status status = WF_OK;
     for (int i = 0; i < count; i++)
@@ -50,9 +52,11 @@ static wf_status check_prepare(const wf_prepare_opts *opts)
 static wf_iter *batches_of(wf_comm *comm, wf_dataset *dataset, bool train, const wf_prepare_opts *opts)
 {
     const int64_t batch = opts->batch ? opts->batch : 32;
+    /* The order of a test does not matter, so it is not shuffled. */
     const wf_scatter_opts scatter = {.shuffle = train && !opts->in_order, .each_reads = opts->each_reads};
     wf_dataset *part = wf_scatter_dataset(comm, dataset, scatter);
     wf_batch_opts batches = {.size = train || !opts->test_batch ? batch : opts->test_batch, .collate = opts->collate};
+    /* Only batches of training grow. */
     if (train)
         memcpy(batches.grows, opts->grows, sizeof batches.grows);
     return wf_prefetch(wf_batches(part, batches), (wf_prefetch_opts){.depth = AHEAD, .workers = opts->workers});
@@ -63,11 +67,14 @@ static wf_status prepare_parts(wf_comm *comm, wf_prepare_opts *opts, wf_prepared
 {
     WF_TRY(wf_agree_status(comm, check_prepare(opts)));
     WF_TRY(agree_prepare(comm, opts));
+    /* Before the model is divided: statistics of all ranks replace each rank's own. */
     if (!opts->local_batchnorm)
         WF_TRY(wf_agree_status(comm, wf_to_sync_batchnorm(wf_optim_model(opts->optim), comm)));
     /* Rank 0, which reads the data sets, says whether there is one; others may give NULL. */
     bool given[2] = {opts->train, opts->test};
     WF_TRY(wf_bcast_bytes(comm, given, sizeof given, 0));
+    /* wf_scatter_dataset takes the data set over, even if it fails; the option is then NULL, so that it is not freed
+     * twice. */
     if (given[0]) {
         prepared->train = batches_of(comm, opts->train, true, opts);
         opts->train = NULL;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+/* EVENTS: of a timeline, unless the program says how many. FIRST_POINTS: room of the list at first; it doubles. */
 #define EVENTS       262144
 #define FIRST_POINTS 256
 
@@ -31,6 +32,7 @@ static wf_status begin(wf_profiler *p, wf_profiler_opts opts)
              (long long)opts.events);
     if (opts.timeline && !(p->timeline = wf_strdup(p->ctx, opts.timeline)))
         return wf_error_code();
+    /* Events are kept for a timeline only; a table needs sums alone. */
     WF_TRY(wf_profile_begin(p->ctx, opts.timeline ? (opts.events ? opts.events : EVENTS) : 0));
     p->profile = p->ctx->profile;
     return WF_OK;
@@ -53,6 +55,7 @@ wf_profiler *wf_profiler_open(wf_comm *comm, wf_profiler_opts opts)
     return wf_error_null();
 }
 
+/* A point that finds no memory is left out: a timeline is no reason to stop a training. */
 void wf_profiler_point(wf_profiler *profiler, const wf_device_point *point)
 {
     wf_profiler_points *points = &profiler->points;
@@ -73,6 +76,7 @@ void wf_profiler_point(wf_profiler *profiler, const wf_device_point *point)
 static wf_status show_table(const wf_profiler *p)
 {
     wf_profiler_peak peak = {0};
+    /* The barrier lets no rank measure its peak while another still computes. */
     WF_TRY(wf_barrier(p->comm));
     WF_TRY(wf_agree_status(p->comm, wf_profiler_measure(p->ctx, &peak)));
     const bool shows = wf_comm_rank(p->comm) == 0 && p->table;
@@ -96,6 +100,7 @@ wf_status wf_profiler_close(wf_profiler *profiler)
         return WF_OK;
     wf_profile_end(p->profile);
     end_setup(p);
+    /* One rank that wants a table makes all measure, since they measure together. */
     int64_t tables = p->table != 0;
     wf_status status = wf_allreduce_i64(p->comm, &tables, 1, WF_MAX);
     if (status == WF_OK && p->timeline)

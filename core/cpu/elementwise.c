@@ -39,6 +39,7 @@ typedef struct combination {
     bool accumulate;
 } combination;
 
+/* Two loops, so the look at `accumulate` is outside of them. */
 #define EACH(value, added)                                                                                             \
     do {                                                                                                               \
         if (k->accumulate)                                                                                             \
@@ -51,6 +52,7 @@ typedef struct combination {
 #define B wf_cpu_at(b, bf16, i)
 #define Y wf_cpu_at(y, bf16, i)
 
+/* Called with bf16 as a constant, so that each type has loops of its own. */
 WF_CPU_INLINE void combine(bool bf16, const combination *k, int64_t n, const void *a, const void *b, void *y)
 {
     const float alpha = k->alpha, beta = k->beta;
@@ -69,6 +71,7 @@ wf_status wf_cpu_binary(wf_ctx *ctx, const wf_binary_args *args)
         return REF->binary(ctx, args);
     const combination k = {args->op, (float)args->alpha, (float)args->beta, args->accumulate};
     const int64_t total = wf_array_count(y);
+    /* All three as bf16 need no buffers; mixed types go through float in chunks. */
     const bool bf16 = a->dtype == WF_BF16 && wf_cpu_is(b, WF_BF16) && y->dtype == WF_BF16;
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, total)) schedule(static)
     for (int64_t at = 0; at < total; at += WF_CPU_CHUNK) {
@@ -102,6 +105,7 @@ static double part_sum(const float *x, int64_t n, bool squares)
             const double v = x[at + l];
             lane[l] += squares ? v * v : v;
         }
+    /* The rest goes to the lanes in order, as if the array went on. */
     for (; at < n; at++)
         lane[at % STRIDE] += squares ? (double)x[at] * (double)x[at] : (double)x[at];
     for (int l = 0; l < STRIDE; l++)

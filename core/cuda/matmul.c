@@ -313,7 +313,8 @@ wf_status wf_cuda_matmul(wf_ctx *ctx, const wf_matmul_args *args)
 
 /* Stacks: one dimension is a batch of the library, over all others the host goes. */
 
-/* Makes one dimension of two neighbours that every factor passes in equal steps. */
+/* Makes one dimension of two neighbours that every factor passes in equal steps. From the outer dimension to the inner
+ * one: two are one if the outer step is the inner one times its length, for every factor. */
 static wf_product_stack merged(const wf_product_stack *stack)
 {
     wf_product_stack to = {.m = stack->m, .n = stack->n, .k = stack->k};

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+/* Copies of bytes are the way that C allows to look at a float's bits. */
 static uint32_t bits_of(float f)
 {
     uint32_t u;
@@ -38,6 +39,8 @@ static uint16_t to_bf16(double d)
     if (isnan(d))
         /* The quiet bit keeps a NaN a NaN when its low bits are cut off. */
         return (uint16_t)(u >> 16 | 0x40);
+    /* To nearest even: half of the last place, and one more if the last kept bit is odd. A carry may reach infinity, as
+     * it should. */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
@@ -60,6 +63,7 @@ static uint16_t to_f16(double d)
     return (uint16_t)(sign | (uint32_t)nearbyint(fabs(d) * 0x1p24));
 }
 
+/* ldexp is exact here: every f16 is a double. */
 static double from_f16(uint16_t h)
 {
     const int exponent = h >> 10 & 31, fraction = h & 1023;
@@ -69,7 +73,8 @@ static double from_f16(uint16_t h)
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
-/* limit is the first value above the range: exact in double for every integer type. */
+/* limit is the first value above the range: exact in double for every integer type, while the highest value of i64 is
+ * not. Fractions are cut towards 0. */
 static int64_t to_integer(double d, int64_t lowest, int64_t highest, double limit)
 {
     if (isnan(d))

@@ -22,6 +22,7 @@ static double sum_of(int64_t c, const double *x, double most)
     return sum;
 }
 
+/* The softmax of x and its logarithm share the largest element and the sum. */
 static void softmax_row(bool logarithm, int64_t c, const double *x, double *y)
 {
     const double most = most_of(c, x), sum = sum_of(c, x, most), log_sum = log(sum);
@@ -41,6 +42,7 @@ wf_status wf_ref_softmax_forward(wf_ctx *ctx, bool logarithm, const wf_array *x,
     return wf_ref_end(&frame);
 }
 
+/* For the softmax dx = y (dy - sum dy y), for its logarithm dx = dy - exp(y) sum dy. */
 static void softmax_back_row(bool logarithm, int64_t c, const double *y, const double *dy, double *dx)
 {
     double sum = 0;
@@ -137,6 +139,7 @@ wf_status wf_ref_loss_forward(wf_ctx *ctx, const wf_loss_args *args)
     const double *const xv = wf_ref_in(&frame, args->x), *const tv = wf_ref_in(&frame, args->target);
     double *const out = wf_ref_out(&frame, args->loss, false);
     if (frame.status == WF_OK) {
+        /* A loss of rank 0 is the sum; any other shape has one value for each element. */
         const bool each = args->loss->shape.rank > 0;
         double sum = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -166,6 +169,7 @@ wf_status wf_ref_loss_backward(wf_ctx *ctx, const wf_loss_args *args)
     return wf_ref_end(&frame);
 }
 
+/* Labels and indices may have any integer type; others are a mistake of the program. */
 wf_status wf_ref_integer(const char *what, const wf_array *a, int64_t i, int64_t *value)
 {
     if (a->dtype == WF_U8)
@@ -259,17 +263,22 @@ static double log_softmax_at(const entropy_row *row, int64_t j)
     return row->x[j] - row->most - row->log_sum;
 }
 
+/* With smoothing each class has the target smoothing / classes, and the label the rest besides. A rank that has only
+ * some classes gives their part: the ranks' values are summed. */
 static double entropy_value(const entropy_row *row)
 {
     const int64_t own = row->label - row->first;
     double all = 0, hit = 0;
     for (int64_t j = 0; j < row->c && row->smoothing > 0; j++)
         all += weight_at(row, row->first + j) * -log_softmax_at(row, j);
+    /* The label's class may lie on another rank. */
     if (own >= 0 && own < row->c)
         hit = (1 - row->smoothing) * weight_at(row, row->label) * -log_softmax_at(row, own);
     return hit + row->smoothing / (double)row->whole * all;
 }
 
+/* softmax times the sum of target weights, minus the target weight of each class. The sum goes over all classes, also
+ * over those of other ranks. */
 static void entropy_slopes(const entropy_row *row, double up, double *dx)
 {
     const double hit = (1 - row->smoothing) * weight_at(row, row->label), rest = row->smoothing / (double)row->whole;
@@ -283,7 +292,8 @@ static void entropy_slopes(const entropy_row *row, double up, double *dx)
     }
 }
 
-/* The first call of a forward by parts. */
+/* The first call of a forward by parts: the caller joins most and log_sum over the ranks, then calls again with a
+ * loss. */
 static wf_status entropy_sums(wf_ctx *ctx, const wf_entropy_args *args)
 {
     int64_t rows, c;
@@ -294,6 +304,7 @@ static wf_status entropy_sums(wf_ctx *ctx, const wf_entropy_args *args)
                                                                     wf_ref_out(&frame, args->log_sum, false);
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
         most[r] = most_of(c, xv + r * c);
+        /* -infinity minus itself would be NaN; a row without any score has no sum. */
         log_sum[r] = most[r] == -INFINITY ? -INFINITY : log(sum_of(c, xv + r * c, most[r]));
     }
     return wf_ref_end(&frame);
@@ -322,6 +333,7 @@ wf_status wf_ref_entropy_forward(wf_ctx *ctx, const wf_entropy_args *args)
         row.log_sum = most ? all[r] : log(sum_of(c, row.x, row.most));
         if (!most)
             log_sum[r] = row.log_sum;
+        /* An ignored row adds 0; its log_sum is stored all the same, so none is left undefined. */
         const double value = row.label >= 0 ? entropy_value(&row) : 0;
         sum += value;
         if (each)
@@ -347,6 +359,7 @@ wf_status wf_ref_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
         frame.status = label_at(args->labels, r, row.whole, args->ignored, &row.label);
         if (frame.status != WF_OK)
             break;
+        /* Found again rather than stored: one pass over a row that is read anyway. */
         row.most = most ? most[r] : most_of(c, row.x);
         row.log_sum = log_sum[r];
         for (int64_t j = 0; j < c && row.label < 0; j++)
@@ -357,7 +370,8 @@ wf_status wf_ref_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
     return wf_ref_end(&frame);
 }
 
-/* How many elements of a row come before that at `place`, by size and then by place. */
+/* How many elements of a row come before that at `place`, by size and then by place. A NaN in the first place counts as
+ * largest and elsewhere as smallest: so does a search by > that begins at the first. */
 static int64_t rank_of(const double *x, int64_t c, int64_t place)
 {
     const double own = isnan(x[place]) ? (place == 0 ? INFINITY : -INFINITY) : x[place];

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* [rows, columns] into [columns, rows]. */
+/* [rows, columns] into [columns, rows], so that the innermost loop below runs over neighbours. */
 static const double *transposed(wf_ref_frame *frame, const double *v, int64_t rows, int64_t columns)
 {
     double *const t = wf_ref_work(frame, rows * columns);
@@ -34,6 +34,7 @@ wf_status wf_ref_matmul(wf_ctx *ctx, const wf_matmul_args *args)
         for (int64_t k = 0; k < depth; k++)
             for (int64_t j = 0; j < n; j++)
                 sum[j] += av[i * depth + k] * bv[k * n + j];
+        /* The bias is added once, whatever c held before. */
         for (int64_t j = 0; j < n; j++)
             cv[i * n + j] = (accumulate ? cv[i * n + j] : 0) + sum[j] + (biasv ? biasv[j] : 0);
     }

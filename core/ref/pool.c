@@ -30,9 +30,11 @@ static pool pool_make(const wf_pool_geom *geom, const wf_array *x, const wf_arra
     return v;
 }
 
-/* The input under tap k of window o, and in *end that of the window's taps that count. */
+/* The input under tap k of window o, and in *end that of the window's taps that count: windows of adaptive pooling
+ * differ in length, and the kernel is the longest. */
 static int64_t tap_at(const pool *v, int d, int64_t o, int64_t k, int64_t *end)
 {
+    /* Spatial dimensions are the last of three. */
     const int s = d - (3 - v->geom->nd);
     *end = v->w.in[d] + v->w.pad_hi[d];
     if (!v->geom->adaptive || s < 0)
@@ -96,6 +98,7 @@ static void average_window(int64_t c, const window_taps *taps, const int64_t *pi
     for (int64_t t = 0; t < taps->count; t++)
         for (int64_t ch = 0; ch < c; ch++)
             y[ch] += x[pixel[t] * c + ch];
+    /* A window on nothing but padding gives 0, not a division by 0. */
     for (int64_t ch = 0; ch < c; ch++)
         y[ch] = taps->divisor > 0 ? y[ch] / (double)taps->divisor : 0;
 }
@@ -107,12 +110,14 @@ wf_status wf_ref_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
     wf_ref_frame frame = wf_ref_begin(ctx);
     const double *const xv = wf_ref_in(&frame, args->x);
     double *const yv = wf_ref_out(&frame, y, false);
+    /* Work is counted in doubles, which are as long as these numbers. */
     int64_t *const pixel = (int64_t *)(void *)wf_ref_work(&frame, v.taps);
     int32_t *const places = args->index ? args->index->data : NULL;
     if (frame.status != WF_OK || wf_array_count(y) == 0)
         return wf_ref_end(&frame);
     for (int64_t p = 0; p < v.out_pixels; p++) {
         const window_taps taps = list_taps(&v, p, pixel);
+        /* The taps of a window are the same in all samples. */
         for (int64_t n = 0; n < v.n; n++) {
             const int64_t at = (n * v.out_pixels + p) * v.c;
             const double *const image = xv + n * v.in_pixels * v.c;
@@ -125,6 +130,7 @@ wf_status wf_ref_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
     return wf_ref_end(&frame);
 }
 
+/* Windows may overlap, so gradients are added. */
 static void max_spread(const pool *v, const double *dy, const int32_t *index, double *dx)
 {
     for (int64_t n = 0; n < v->n; n++)

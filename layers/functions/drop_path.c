@@ -16,6 +16,7 @@ static wf_status scale_samples(const drop_path_state *state, const wf_tensor *x,
     const wf_strided from = wf_tensor_strided(x), to = wf_tensor_strided(y);
     wf_strided repeated = to;
     repeated.data = wf_tensor_array(mask).data;
+    /* The mask is repeated along all dimensions but the samples. */
     for (int d = 0; d < repeated.rank; d++)
         repeated.stride[d] = d == 0;
     return x->ctx->k->fold(x->ctx, &(wf_fold_args){.op = WF_FOLD_MUL,
@@ -29,13 +30,15 @@ static wf_status scale_samples(const drop_path_state *state, const wf_tensor *x,
 static wf_status drop_path_backward(wf_node *node)
 {
     bool add = false;
+    /* A NULL gradient is refused by scale_samples. */
     wf_tensor *dx = wf_node_grad(node, 0, &add);
     return scale_samples(node->state, wf_node_dy(node), wf_node_saved(node, 0), dx, add);
 }
 
 static const wf_op drop_path_op = {.name = "drop_path", .backward = drop_path_backward};
 
-/* Keyed by the place of each sample in the batch. */
+/* Keyed by the place of each sample in the whole batch, so a sample that is divided over ranks is dropped on all of
+ * them or none. */
 static wf_random random_of(wf_tape *tape, const wf_tensor *x)
 {
     const wf_layout *const layout = &x->layout;
@@ -55,6 +58,8 @@ static wf_status fill_mask(double rate, const wf_random *random, wf_tensor *draw
     const wf_array one = wf_tensor_array(drawn);
     const wf_strided c = wf_tensor_strided(drawn), y = wf_tensor_strided(mask);
     wf_ctx *ctx = mask->ctx;
+    /* Ones go through dropout, which leaves 0 or 1 / keep; the choice then makes 1 of what is not 0. The scale comes
+     * with the product. */
     WF_TRY(wf_tensor_fill(drawn, 1));
     WF_TRY(ctx->k->dropout(ctx, rate, random, &one, &one));
     WF_TRY(wf_tensor_fill(mask, 1));
@@ -63,6 +68,7 @@ static wf_status fill_mask(double rate, const wf_random *random, wf_tensor *draw
 
 static wf_tensor *mask_of(const wf_tensor *x, double rate, const wf_random *random)
 {
+    /* Numbers are drawn in float at least, so that rates are the same for narrow types. */
     const wf_dtype wide = x->dtype == WF_F64 ? WF_F64 : WF_F32;
     wf_tensor *drawn = wf_tensor_new_step(x->ctx, wide, WF_SHAPE(x->shape.dim[0]), WF_ROW_MAJOR);
     wf_tensor *mask = wf_tensor_new_step(x->ctx, x->dtype, WF_SHAPE(x->shape.dim[0]), WF_ROW_MAJOR);

@@ -18,7 +18,7 @@ static wf_status run_choice(const wf_tensor *a, const wf_tensor *b, const wf_ten
                            &(wf_fold_args){.op = WF_FOLD_WHERE, .a = &left, .b = &right, .c = &which, .y = &to});
 }
 
-/* dy where this input was chosen, summed over what it repeats. */
+/* dy where this input was chosen, summed over what it repeats: a missing side of the choice counts as 0. */
 static wf_status choice_gradient(const wf_node *node, int i, const wf_tensor *dx, bool add)
 {
     const wf_tensor *dy = wf_node_dy(node);
@@ -47,6 +47,7 @@ static wf_status give_choice(wf_node *node, int i)
     wf_tensor *dx = wf_tensor_new_like(x);
     WF_NEED(dx);
     wf_status status = choice_gradient(node, i, dx, false);
+    /* An empty gradient on one rank is empty on all: what is summed is whole on each. */
     if (status == WF_OK && wf_tensor_count(dx) > 0)
         status = wf_allreduce_raw(wf_mesh_comm(x->layout.mesh, s->axes[i]), dx->data, dx->data, wf_tensor_count(dx),
                                   dx->dtype, WF_SUM);
@@ -89,7 +90,8 @@ wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b)
     WF_TRY_NULL(wf_function_promote(&a, &b));
     WF_TRY_NULL(check_choice(condition, a, b));
     WF_TRY_NULL(wf_broadcast_of("where", a->value, b->value, &pair));
-    /* Three shapes meet in two steps: what a and b give together, and that with the condition. */
+    /* Three shapes meet in two steps: what a and b give together, and that with the condition. A copy of the handle, as
+     * a carrier of shape and layout alone; it is never freed. */
     wf_tensor both = *a->value;
     both.shape = pair.shape;
     both.layout = pair.layout;
@@ -146,7 +148,8 @@ static wf_status check_split_parts(const wf_var *x, int dim, int count, const in
     return WF_OK;
 }
 
-/* Slices, so a part that is not used costs nothing in backward. */
+/* Slices, so a part that is not used costs nothing in backward. Each slice is checked for its own layout, so a cut of
+ * this dimension is refused there. */
 static wf_status split_into(wf_var *x, int dim, int count, const int64_t *length, wf_var **part)
 {
     int64_t lo = 0;
@@ -184,6 +187,7 @@ wf_var *wf_unsqueeze(wf_var *x, int dim)
     wf_shape shape = x->value->shape;
     WF_CHECK_NULL(shape.rank < WF_MAX_RANK, WF_ERR_SHAPE, "unsqueeze of rank %d, which is the most", shape.rank);
     WF_TRY_NULL(place_of_dim("unsqueeze", x, dim, shape.rank + 1, &dim));
+    /* From the back, so that no length is overwritten before it has moved. */
     for (int d = shape.rank++; d > dim; d--)
         shape.dim[d] = shape.dim[d - 1];
     shape.dim[dim] = 1;
@@ -198,6 +202,7 @@ wf_var *wf_squeeze(wf_var *x, int dim)
     WF_TRY_NULL(wf_function_check_value("squeeze", x));
     wf_shape shape = x->value->shape;
     WF_TRY_NULL(place_of_dim("squeeze", x, dim, shape.rank, &dim));
+    /* A dimension of length 1 here may be a part of a longer one. */
     WF_CHECK_NULL(shape.dim[dim] == 1 && !wf_layout_is_sharded(&x->value->layout, dim), WF_ERR_SHAPE,
                   "squeeze of dimension %d of %s, should be of length 1 on every rank", dim,
                   wf_shape_text(shape, text));
@@ -210,6 +215,7 @@ wf_var *wf_squeeze(wf_var *x, int dim)
 wf_var *wf_stack(int count, wf_var *const *x, int dim)
 {
     WF_CHECK_NULL(count > 0 && x, WF_ERR_ARGUMENT, "stack of %d variables; it takes one or more", count);
+    /* NULL is a failure that was told before. */
     for (int i = 0; i < count; i++)
         if (!x[i])
             return NULL;
@@ -223,6 +229,8 @@ wf_var *wf_stack(int count, wf_var *const *x, int dim)
     wf_var **each = memory;
     bool failed = false;
     for (int i = 0; i < count; i++) {
+        /* After a failure the others become NULL, so that the array is whole; variables belong to the tape, which frees
+         * them. */
         each[i] = failed ? NULL : wf_unsqueeze(x[i], at);
         failed |= !each[i];
     }

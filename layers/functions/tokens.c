@@ -4,6 +4,7 @@
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 
+/* Ranks of an axis that fit into the array on the stack. */
 enum { MOST_BOUNDS = 4096 };
 
 /* State of both nodes: the input's shape and how it lay. */
@@ -12,6 +13,7 @@ typedef struct tokens_state {
     wf_order seen, order; /* as the value was taken; the input's own */
 } tokens_state;
 
+/* The way back is a view as well: memory in the order in which the value was taken, under the input's shape. */
 static wf_status return_view(wf_node *node)
 {
     const tokens_state *state = node->state;
@@ -42,11 +44,13 @@ static bool scale_rows(const wf_mesh *mesh, wf_layout *layout, int dim, int64_t 
         if (size > MOST_BOUNDS)
             return false;
         for (int r = 0; r <= size; r++) {
+            /* Bounds of other ranks are judged as well, so all ranks refuse together. */
             const int64_t bound = layout->bounds[a][r];
             if (divide && bound % width != 0)
                 return false;
             bounds[r] = divide ? bound / width : bound * width;
         }
+        /* The mesh owns the bounds and gives one pointer for equal ones. */
         layout->bounds[a] = wf_mesh_bounds_recent(mesh, (wf_axis)a, bounds);
         if (!layout->bounds[a])
             return false;
@@ -67,6 +71,7 @@ static wf_status check_layout(const char *what, const wf_var *x, bool good)
 static wf_var *record_view(const wf_op *op, wf_var *x, wf_order seen, wf_shape shape, wf_order order, wf_layout layout)
 {
     const tokens_state state = {.shape = x->value->shape, .seen = seen, .order = x->value->order};
+    /* Copies only if the value does not lie in this order already. */
     wf_tensor *v = wf_tensor_dense(x->value, x->value->dtype, seen);
     wf_tensor *y = v ? wf_tensor_recast(v, shape, order) : NULL;
     wf_tensor_free(v);
@@ -89,6 +94,8 @@ wf_var *wf_tokens(wf_var *x)
         width *= in.dim[d];
     wf_layout layout;
     const wf_shape shape = WF_SHAPE(in.dim[0], from * width, in.dim[1]);
+    /* Token dimension from the first spatial one, features from the channels. The others must be whole, which follow
+     * checks. */
     bool good = wf_layout_follow(&x->value->layout, shape, (const int[]){0, 2, 1}, &layout);
     if (good && layout.known && wf_layout_is_sharded(&layout, 1))
         good = scale_rows(layout.mesh, &layout, 1, width, false);
@@ -141,6 +148,7 @@ static wf_strided blocks_of(const wf_tensor *image, int64_t block, bool merged)
                     .rank = 6,
                     .dim = {s.dim[0], rows, columns, b, b, c},
                     .stride = {rows * b * line, b * line, b * c, c, line, 1}};
+    /* The merged image is dense in this sequence, so each stride is the product of what lies inside. */
     if (merged)
         for (int d = 4; d >= 0; d--)
             v.stride[d] = v.stride[d + 1] * v.dim[d + 1];
@@ -180,6 +188,7 @@ static wf_status check_blocks(const wf_tensor *x, int64_t block)
 static wf_status merge_layout(const wf_layout *in, wf_shape shape, int64_t block, wf_layout *out)
 {
     char text[WF_LAYOUT_TEXT];
+    /* A cut of the input's channels cannot follow: each part would have channels from all over the merged ones. */
     bool good = !wf_layout_is_sharded(in, 1) && wf_layout_follow(in, shape, (const int[]){0, -1, 2, 3}, out);
     for (int d = 2; d < 4 && good; d++)
         if (out->known && wf_layout_is_sharded(out, d))

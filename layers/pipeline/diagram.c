@@ -28,7 +28,7 @@ static int sent_at(const wf_pipeline_times *t, const int *next, int stage, int s
     return -1;
 }
 
-/* One more action of a stage, if it can be. */
+/* One more action of a stage, if it can be. False: its schedule is done, or it waits for a message that is not sent. */
 static bool go_on(wf_pipeline_times *t, int stage, int *next, int *clock)
 {
     const wf_pipeline_schedule *s = t->s;
@@ -56,6 +56,8 @@ bool wf_pipeline_times_make(const wf_pipeline_schedule *s, wf_pipeline_times *t)
         t->begin[i] = wf_calloc(s->ctx, (size_t)s->count[i] + 1, sizeof(*t->begin[i]));
         whole = t->begin[i];
     }
+    /* Stages go on in turns as far as they can. A schedule that hangs ends the loop too, since then no stage moves;
+     * wf_pipeline_verify is what finds it. */
     for (bool moved = whole; moved;) {
         moved = false;
         for (int i = 0; i < s->stages; i++)
@@ -71,6 +73,7 @@ static void cell_text(const wf_pipeline_schedule *s, const wf_pipeline_action *a
 {
     const bool back = a->verb == WF_PIPELINE_BACKWARD;
     char part[2] = "";
+    /* After z letters begin again: a diagram with more parts is not read anyway. */
     if (s->parts > 1)
         part[0] = (char)('a' + a->part / s->stages % 26);
     snprintf(text, 16, "%s%d%s%s", back ? "(" : "", a->chunk % 10000, part, back ? ")" : "");
@@ -80,15 +83,18 @@ static void print_stage(const wf_pipeline_times *t, int stage, char *row, size_t
 {
     const wf_pipeline_schedule *s = t->s;
     const int used = snprintf(row, size, "stage %-3d", stage);
+    /* Blanks first; cells are then written at their time, in any order. */
     memset(row + used, ' ', size - (size_t)used);
     for (int i = 0; i < s->count[stage]; i++) {
         const wf_pipeline_action *a = &s->action[stage][i];
         char text[16];
+        /* Messages take no time and have no cell. */
         if (a->verb > WF_PIPELINE_BACKWARD)
             continue;
         cell_text(s, a, text);
         memcpy(row + used + (size_t)t->begin[stage][i] * CELL, text, strlen(text));
     }
+    /* Blanks at the end are cut off, so lines compare well in tests. */
     size_t last = size - 1;
     while (last > 0 && row[last - 1] == ' ')
         last--;
@@ -101,6 +107,7 @@ void wf_pipeline_schedule_print(const wf_pipeline_schedule *s, void (*line)(void
     if (!s || !line)
         return;
     const bool made = wf_pipeline_times_make(s, &t);
+    /* 64: the row's name, and a last cell that is longer than its time. */
     const size_t size = (size_t)t.end * CELL + 64;
     char *row = made ? wf_malloc(s->ctx, size) : NULL;
     for (int stage = 0; row && stage < s->stages; stage++) {

@@ -3,7 +3,7 @@
  * share its options and parameters (conv_state.c), not this file. */
 #include "layers/serial/serial_impl.h"
 
-/* State of the node, for backward. */
+/* State of the node, for backward. `follows` is also whether y is saved. */
 typedef struct conv_call {
     bool transposed, follows; /* an activation follows */
     wf_conv_geom geom;
@@ -18,6 +18,7 @@ static wf_status run_conv(const wf_tape *tape, const conv_call *call, const wf_t
     wf_ctx *ctx = wf_tape_ctx(tape);
     const wf_array in = wf_tensor_array(x), weight = wf_tensor_array(w->used), out = wf_tensor_array(y);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
+    /* Geometry is that of the convolution always, so for the transposed form the layer's input stands as y. */
     const wf_conv_args args = {.geom = &call->geom,
                                .x = call->transposed ? &out : &in,
                                .y = call->transposed ? &in : &out,
@@ -36,6 +37,7 @@ static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tenso
 {
     const wf_conv_state *s = layer->state;
     wf_tape *tape = wf_var_tape(x);
+    /* Parameters in the type of the arithmetic; the tape keeps the copies for the step. */
     wf_var *w = wf_compute_var(tape, s->w), *b = s->b ? wf_compute_var(tape, s->b) : NULL;
     if (!w || (s->b && !b)) {
         wf_tensor_free(y);
@@ -44,6 +46,7 @@ static wf_var *apply_conv(wf_layer *layer, wf_var *x, wf_tensor *dense, wf_tenso
     conv_call call = {.transposed = s->transposed, .geom = s->geom};
     call.epilogue = wf_epilogue_on(&s->epilogue, tape, y);
     call.follows = wf_epilogue_acts(&call.epilogue);
+    /* The activation is part of the kernel call, which spares a pass over y. */
     const wf_status status = run_conv(tape, &call, dense, w, b, y);
     if (status != WF_OK) {
         wf_error_frame(status, __FILE__, __LINE__, __func__);
@@ -69,6 +72,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     WF_TRY_NULL(wf_layer_check_whole(s->name, layer, x));
     WF_TRY_NULL(wf_conv_output_shape(layer, x, wf_var_shape(x), &shape));
     WF_TRY_NULL(wf_conv_map(layer, wf_var_shape(x), shape, &index_map));
+    /* Beyond a boundary other than zeros, the input is first extended by it. */
     if (index_map.boundary)
         return wf_conv_beyond(layer, x, &index_map,
                               wf_output(s->name, x, shape, WF_CHANNELS_LAST, (int[]){0, -1, -1, -1, -1}));
@@ -81,7 +85,7 @@ static wf_var *forward(wf_layer *layer, wf_var *x)
     return var;
 }
 
-/* Backward. */
+/* Backward. dv is the gradient before the activation. */
 
 static wf_status backward_x(wf_node *node, const conv_call *call, const wf_array *dv)
 {
@@ -147,9 +151,11 @@ static wf_status backward(wf_node *node)
     const conv_call *call = node->state;
     wf_ctx *ctx = wf_tape_ctx(node->tape);
     const wf_array dy = wf_tensor_array(wf_node_dy(node));
+    /* Without an activation dy is dv, and no array is needed. */
     if (!call->follows)
         return backward_from(node, call, &dy);
     const wf_array y = wf_tensor_array(wf_node_saved(node, 2));
+    /* The slope of these activations follows from the sign of y, so what came before them is not kept. */
     wf_tensor *masked = wf_tensor_new_like(wf_node_saved(node, 2));
     WF_NEED(masked);
     const wf_array dv = wf_tensor_array(masked);

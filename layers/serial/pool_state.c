@@ -2,6 +2,7 @@
  * pooling is known only when an input comes. */
 #include "layers/serial/serial_impl.h"
 
+/* Bounds that keep products of window and input inside 64 bits. */
 #define MOST        (INT64_C(1) << 20)
 #define MOST_PLACES (INT64_C(1) << 30)
 
@@ -10,13 +11,14 @@ wf_window wf_pool_window(const wf_pool_geom *g, int d)
     return (wf_window){g->kernel[d], g->stride[d], g->dilation[d], g->pad_lo[d], g->pad_hi[d]};
 }
 
-/* The place of a maximum is stored as i32, which limits the size of the input. */
+/* The place of a maximum is stored as i32, which limits the size of the input: this rank's, since places are local. */
 static wf_status check_places(const wf_layer *layer, const wf_var *x)
 {
     const wf_pool_state *s = layer->state;
     const wf_shape shape = wf_var_shape(x);
     char text[WF_SHAPE_TEXT];
     int64_t left = INT32_MAX;
+    /* Divided step by step, so no product overflows; an empty dimension counts as 1. */
     for (int d = 2; d < shape.rank; d++)
         left = shape.dim[d] > 0 ? left / shape.dim[d] : left;
     WF_CHECK(left > 0, WF_ERR_UNSUPPORTED,
@@ -35,7 +37,8 @@ static wf_status fit_adaptive(const wf_layer *layer, wf_shape shape, int d, wf_p
              "%s \"%s\": input %s in spatial dimension %d; lengths should be 1 to %lld", s->name, wf_layer_path(layer),
              wf_shape_text(shape, text), d, (long long)MOST_PLACES);
     *outputs = s->size.dim[d] > 0 ? s->size.dim[d] : length;
-    /* The last input of a window may be cut by the next one. */
+    /* The last input of a window may be cut by the next one. Windows begin at floor and end at ceil of the exact
+     * bounds, so one may be longer than the quotient by 1. */
     const int64_t longest = (length + *outputs - 1) / *outputs + 1;
     g->kernel[d] = longest < length ? longest : length;
     g->stride[d] = g->dilation[d] = 1;
@@ -75,6 +78,7 @@ wf_status wf_pool_fit(const wf_layer *layer, const wf_var *x, wf_shape shape, wf
     return g->kind == WF_POOL_MAX ? check_places(layer, x) : WF_OK;
 }
 
+/* 0 means not given, for one dimension as for all. */
 static int64_t pick(int64_t own, int64_t all, int64_t otherwise)
 {
     return own != 0 ? own : all != 0 ? all : otherwise;

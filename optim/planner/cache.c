@@ -22,6 +22,7 @@ struct wf_plan_cache {
     int entries, room;
 };
 
+/* A line that cannot be kept, for lack of memory or of a tab, is only measured again. */
 static void keep_line(wf_plan_cache *c, const char *line)
 {
     const size_t key = strcspn(line, "\t");
@@ -40,6 +41,7 @@ static void keep_line(wf_plan_cache *c, const char *line)
         c->entry[c->entries++] = (entry){copy, key};
 }
 
+/* Failures are ignored: the file cannot be opened then, and the cache lives in memory alone. */
 static void make_folders(const char *folder)
 {
     char path[PATH];
@@ -62,11 +64,13 @@ wf_plan_cache *wf_plan_cache_open(wf_ctx *ctx, const char *folder)
     if (!c)
         return NULL;
     c->ctx = ctx;
+    /* Without a folder, or with one whose path is too long, nothing is read or written. */
     if (!folder || strlen(folder) + 16 > sizeof c->path)
         return c;
     make_folders(folder);
     snprintf(c->path, sizeof c->path, "%s/kernels", folder);
     FILE *file = fopen(c->path, "r");
+    /* A line without its end was torn by a process that died, or is being written now. */
     while (file && (length = getline(&line, &size, file)) > 0)
         if (line[length - 1] == '\n') {
             line[length - 1] = '\0';
@@ -103,6 +107,7 @@ bool wf_plan_cache_find(const wf_plan_cache *c, const char *key, int count, doub
             if (end == at)
                 break;
         }
+        /* A line with fewer numbers, or more, is of another version: an older line may fit. */
         if (n == count && strspn(end, " ") == strlen(end))
             return true;
     }
@@ -111,6 +116,7 @@ bool wf_plan_cache_find(const wf_plan_cache *c, const char *key, int count, doub
 
 void wf_plan_cache_add(wf_plan_cache *c, const char *key, int count, const double *numbers)
 {
+    /* A number has at most 16 characters by %.9g, with its space; 32 leave room. */
     const size_t room = strlen(key) + 32 * (size_t)count + 8;
     char *line = c ? wf_malloc(c->ctx, room) : NULL;
     size_t used;
@@ -119,7 +125,10 @@ void wf_plan_cache_add(wf_plan_cache *c, const char *key, int count, const doubl
     used = (size_t)snprintf(line, room, "%s\t", key);
     for (int i = 0; i < count; i++)
         used += (size_t)snprintf(line + used, room - used, "%s%.9g", i ? " " : "", numbers[i]);
+    /* Kept before it is written: this process finds it even where the file cannot be written. */
     keep_line(c, line);
+    /* Opened for each line and appended in one write, as long as it fits the buffer, so lines of several processes do
+     * not mix. */
     FILE *file = *c->path ? fopen(c->path, "a") : NULL;
     if (file) {
         fprintf(file, "%s\n", line);

@@ -22,6 +22,7 @@ void wf_study_table_free(wf_study *study)
 
 static wf_status state_of(const char *word, wf_study_state *state)
 {
+    /* Python's names of states are in the order of wf_study_state. */
     static const char *const names[] = {"COMPLETE", "PRUNED", "FAIL", "RUNNING", "WAITING", "RETRIED"};
     for (int i = 0; i < 6; i++)
         if (strcmp(word, names[i]) == 0) {
@@ -31,6 +32,7 @@ static wf_status state_of(const char *word, wf_study_state *state)
     WF_FAIL(WF_ERR_FORMAT, "Python says that a trial is \"%.60s\"", word);
 }
 
+/* A categorical value stays text. A whole number is given as a real one too, for plots. */
 static wf_status read_param(const wf_words *words, int64_t at, wf_study_param *param)
 {
     const char *kind = words->word[at + 1];
@@ -60,6 +62,7 @@ static wf_status read_row(const wf_words *words, int64_t *at, wf_study_row *row,
     row->reason = words->word[*at + 5];
     WF_TRY(wf_words_int(words, *at + 6, &params));
     *at += ROW_WORDS;
+    /* Divided, not multiplied: a wild count cannot overflow. */
     WF_CHECK(params >= 0 && params <= (words->count - *at) / PARAM_WORDS, WF_ERR_FORMAT,
              "Python's table of trials ends in the middle");
     row->params = (int)params;
@@ -77,6 +80,7 @@ static wf_status read_table(wf_study *study)
     study->params = calloc((size_t)(words->count / PARAM_WORDS + 1), sizeof *study->params);
     WF_CHECK(study->rows && study->params, WF_ERR_MEMORY, "no memory for the trials of a study");
     wf_study_param *param = study->params;
+    /* Word 0 is "ok"; rows follow. */
     for (int64_t at = 1; at < words->count; study->count++) {
         WF_TRY(read_row(words, &at, &study->rows[study->count], param));
         param += study->rows[study->count].params;
@@ -94,6 +98,7 @@ static wf_status update_table(wf_study *study)
     return wf_agree_status(study->group, read_table(study));
 }
 
+/* Rows point into the words of the answer, so they hold until the next question. */
 wf_status wf_study_trials(wf_study *study, const wf_study_row **rows, int64_t *count)
 {
     WF_NEED(study);
@@ -111,6 +116,7 @@ wf_status wf_study_best(wf_study *study, const wf_study_row **best)
     WF_NEED(best);
     WF_TRY(update_table(study));
     *best = NULL;
+    /* The first of equal trials is the best: the earliest found. */
     for (int64_t i = 0; i < study->count; i++) {
         const wf_study_row *row = &study->rows[i];
         if (row->state == WF_TRIAL_COMPLETE &&
