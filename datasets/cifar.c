@@ -124,11 +124,13 @@ static wf_status cifar_open(wf_dataset *dataset)
         WF_TRY(wf_path_join(path, folder, names[i]));
         WF_TRY(count_records(s, path, &count));
     }
+    /* Memory for all files at once; samples are numbered through, in the order of the names. */
     WF_TRY(wf_rows_alloc(dataset->ctx, folder, &s->rows, count, PIXELS, true));
     for (int i = 0; names[i]; i++) {
         WF_TRY(wf_path_join(path, folder, names[i]));
         WF_TRY(read_batch(s, path, &sample));
     }
+    /* Fewer samples than were counted: a file became shorter. */
     WF_CHECK(sample == count, WF_ERR_IO, "%s: the files changed while they were read", folder);
     dataset->info = (wf_dataset_info){.count = count,
                                       .dtype = WF_U8,

@@ -252,6 +252,7 @@ static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
     wf_status status = open_whole(dataset);
     if (status == WF_OK)
         status = wf_host_take(comm, bytes, &all);
+    /* Judged before the table is sent: a rank that cannot open its data would send numbers of nothing. */
     WF_TRY_OUT(wf_agree_status(comm, status));
     const order mine = {.count = dataset->info.count,
                         .size = opts->size,
@@ -261,6 +262,7 @@ static wf_status agree(wf_comm *comm, wf_dataset *dataset, wf_batch_opts *opts)
                         .seed = opts->seed ? opts->seed : wf_ctx_seed(dataset->ctx)};
     WF_TRY_OUT(wf_allgather_bytes(comm, &mine, sizeof mine, all));
     WF_TRY_OUT(compare(comm, all));
+    /* All ranks shuffle by rank 0's seed, so they draw the same order without a message a batch. */
     opts->seed = ((const order *)all)->seed;
 out:
     wf_host_give(comm, all, bytes);
@@ -269,6 +271,7 @@ out:
 
 wf_iter *wf_synchronized_batches(wf_comm *comm, wf_dataset *dataset, wf_batch_opts opts)
 {
+    /* The data set was given away, so it is freed even without a communicator. */
     if (!comm)
         wf_dataset_free(dataset);
     WF_NEED_NULL(comm);

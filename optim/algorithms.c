@@ -16,6 +16,7 @@ static const wf_optim_rule radam = {.name = "radam", .states = {"m", "v"}, .kind
 static const wf_optim_rule adagrad = {.name = "adagrad", .states = {"v"}, .kind = WF_OPTIM_ADAGRAD};
 static const wf_optim_rule rmsprop_sgd = {
     .name = "rmsprop_sgd", .states = {"momentum", "v"}, .kind = WF_OPTIM_RMSPROP_SGD};
+/* Declared here for the list below; their definitions need functions that come later. */
 static const wf_optim_rule lamb, lars;
 
 /* In files a rule is its place here; one of a program, whose names are unknown here, is a hash of its name. */
@@ -27,6 +28,7 @@ int64_t wf_optim_rule_number(const wf_optim_rule *rule)
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (strcmp(rules[i]->name, rule->name) == 0)
             return (int64_t)i;
+    /* Bit 32 is set, so that no hash is the place of a rule; the sign bit is clear. */
     return (int64_t)(wf_hash_text(0, rule->name) >> 1 | (uint64_t)1 << 32);
 }
 
@@ -49,6 +51,7 @@ static wf_optim_hyper adam_hyper(wf_adam_opts opts, double decay)
 wf_optim *wf_sgd(wf_layer *model, wf_sgd_opts opts)
 {
     WF_NEED_NULL(model);
+    /* Without momentum there is no state, which saves a copy of the parameters. */
     return wf_optim_new(model, wf_opt(opts.momentum, 0) == 0 ? &sgd : &sgd_momentum,
                         (wf_optim_hyper){.lr = wf_opt(opts.lr, 0.01),
                                          .momentum = wf_opt(opts.momentum, 0),
@@ -80,9 +83,12 @@ wf_optim *wf_rmsprop(wf_layer *model, wf_rmsprop_opts opts)
                         0);
 }
 
+/* Akiba et al. 2017: RMSprop at the beginning, SGD with momentum later, with a smooth transition around update
+ * `centre`. */
 wf_optim *wf_rmsprop_sgd(wf_layer *model, wf_rmsprop_sgd_opts opts)
 {
     WF_NEED_NULL(model);
+    /* As a ratio, since schedules change lr: both rates then change alike. */
     const double lr = wf_opt(opts.lr, 0.1), rms = wf_opt(opts.rmsprop_lr, 3e-4);
     opts.period = opts.period ? opts.period : (opts.centre + 1) / 2;
     WF_CHECK_NULL(opts.centre > 0 && opts.period > 0, WF_ERR_ARGUMENT,
@@ -168,6 +174,7 @@ wf_optim *wf_lamb(wf_layer *model, wf_lamb_opts opts)
 /* --- LARS ----------------------------------------------------------------------------------------------------------
  */
 
+/* You et al. 2017 scale whole layers; biases and factors of norms, of rank 1, neither decay nor are scaled. */
 static wf_trust lars_how(const wf_optim_work *work, const wf_param *param)
 {
     return param->shape.rank < 2 ? WF_TRUST_NO_DECAY : WF_TRUST_SCALED;

@@ -33,9 +33,11 @@ static wf_status visit_names(wf_ctx *ctx, wf_sums *sums, int64_t n, wf_archive *
     wf_status status = visit_host(ctx, archive, "names", tensor, NULL, names);
     wf_tensor_free(tensor);
     for (int64_t i = 0; status == WF_OK && wf_archive_loading(archive) && i < n; i++) {
+        /* Text from a file may lack its end. */
         names[(i + 1) * WF_SUM_NAME - 1] = '\0';
         status = wf_sums_add(ctx, sums, names + i * WF_SUM_NAME, 0, 0);
     }
+    /* Names that are added twice are one entry, so the numbers differ if two are equal. */
     if (status == WF_OK && sums->n != n)
         status = WF_RAISE(WF_ERR_FORMAT, "%lld names in the archive are not all different", (long long)n);
     free(names);
@@ -48,6 +50,7 @@ static wf_status visit_count(wf_sums *sums, wf_archive *archive, int64_t *n)
     *n = sums->n;
     WF_TRY(wf_archive_i64(archive, "count", n));
     WF_CHECK(*n >= 0 && *n <= MOST_NAMES, WF_ERR_FORMAT, "the archive holds %lld named sums", (long long)*n);
+    /* The list is emptied only after the number was found good. */
     if (wf_archive_loading(archive))
         sums->n = 0;
     return WF_OK;
@@ -103,9 +106,11 @@ static wf_status unite(wf_evaluator *evaluator, int64_t most, char *all)
     const int64_t bytes = most * WF_SUM_NAME, size = wf_comm_size(comm);
     char *own = all + size * bytes;
     memset(own, 0, (size_t)bytes);
+    /* Copied with all bytes behind the name, which are zero, so equal names are equal bytes. */
     for (int64_t i = 0; i < evaluator->local.n; i++)
         memcpy(own + i * WF_SUM_NAME, evaluator->local.item[i].name, WF_SUM_NAME);
     WF_TRY(wf_allgather_bytes(comm, own, (size_t)bytes, all));
+    /* Ranks with fewer names send empty ones, which are left out. */
     for (int64_t i = 0; status == WF_OK && i < size * most; i++)
         if (all[i * WF_SUM_NAME])
             status = wf_sums_add(ctx, &united, all + i * WF_SUM_NAME, 0, 0);
@@ -113,6 +118,7 @@ static wf_status unite(wf_evaluator *evaluator, int64_t most, char *all)
         const wf_sum_entry *e = &evaluator->local.item[i];
         status = wf_sums_add(ctx, &united, e->name, e->sum, e->weight);
     }
+    /* Exactly one of the lists is dropped: the old one, or the one that failed. */
     free(status == WF_OK ? evaluator->local.item : united.item);
     if (status == WF_OK)
         evaluator->local = united;
@@ -142,8 +148,10 @@ static wf_status visit_values(wf_evaluator *evaluator, int64_t ranks, double *va
     wf_ctx *ctx = wf_comm_ctx(evaluator->comm);
     const int64_t n = sums->n, rank = wf_comm_rank(evaluator->comm), size = wf_comm_size(evaluator->comm);
     const wf_shape global = WF_SHAPE(ranks, n, 2);
+    /* The place of this rank's pairs in the whole. */
     const wf_archive_place own = {.global = global, .box = {.rank = 3, .lo = {rank}, .hi = {rank + 1, n, 2}}};
     values_take(sums, values);
+    /* With another number of ranks each rank reads the whole array. */
     wf_tensor *tensor = wf_tensor_new(ctx, WF_F64, ranks == size ? WF_SHAPE(1, n, 2) : global);
     const wf_status status = visit_host(ctx, archive, "values", tensor, ranks == size ? &own : NULL, values);
     wf_tensor_free(tensor);
@@ -151,6 +159,7 @@ static wf_status visit_values(wf_evaluator *evaluator, int64_t ranks, double *va
         return status;
     if (ranks == size)
         values_add(sums, values);
+    /* On one rank, so that the sum over the ranks has each value once; its order of additions differs from before. */
     for (int64_t r = 0; ranks != size && rank == 0 && r < ranks; r++)
         values_add(sums, values + 2 * n * r);
     return WF_OK;
@@ -160,6 +169,7 @@ static wf_status visit_own(wf_evaluator *evaluator, wf_archive *archive)
 {
     int64_t n, ranks = wf_comm_size(evaluator->comm);
     wf_ctx *ctx = wf_comm_ctx(evaluator->comm);
+    /* Names must be the same on all ranks, since the archive has them once. */
     if (!wf_archive_loading(archive))
         WF_TRY(unite_names(evaluator));
     WF_TRY(wf_archive_i64(archive, "ranks", &ranks));

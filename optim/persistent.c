@@ -11,6 +11,8 @@ typedef struct share {
     double weight; /* of this rank, of the sum over all */
 } share;
 
+/* Running statistics: values that are saved and not trained. Counters of whole numbers are equal on all ranks
+ * already. */
 static bool is_state(const wf_param *param)
 {
     return !param->trainable && wf_dtype_is_float(param->dtype);
@@ -92,6 +94,7 @@ static wf_status merge_all(const share *s, int64_t n, wf_param *const *params)
     for (int64_t i = 0; i < n; i++) {
         wf_param *p = params[i];
         const bool mean = !strcmp(p->name, "avg_mean"), variance = !strcmp(p->name, "avg_var");
+        /* A variance with a mean beside it is merged along with that mean. */
         if (!is_state(p) || (variance && beside(n, params, p, "avg_mean")))
             continue;
         WF_TRY(merge_one(s, p, mean ? beside(n, params, p, "avg_var") : NULL));
@@ -107,7 +110,9 @@ static wf_status persistent(wf_comm *comm, wf_layer *model, double weight)
     WF_CHECK(weight >= 0 && isfinite(weight), WF_ERR_ARGUMENT, "weight %g: should be 0 or more", weight);
     WF_TRY(wf_layer_params(model, &n, &params));
     double total = weight;
+    /* Ranks without samples may give 0, as long as some rank has a weight. */
     WF_TRY(wf_allreduce_f64(comm, &total, 1, WF_SUM));
+    /* The sum is the same on all ranks, so all fail together. */
     WF_CHECK(total > 0, WF_ERR_ARGUMENT, "weights of the ranks add up to %g: should be more than 0", total);
     return merge_all(&(share){comm, weight / total}, n, params);
 }
@@ -116,5 +121,6 @@ wf_status wf_allreduce_persistent(wf_comm *comm, wf_layer *model, double weight)
 {
     WF_NEED(comm);
     const wf_status status = persistent(comm, model, weight);
+    /* A failure of this rank alone would leave the others in a sum; they are told. */
     return status == WF_OK ? WF_OK : wf_comm_post_failure(comm, status);
 }

@@ -33,6 +33,7 @@ WF_CPU_INLINE float clipped(float x)
 
 WF_CPU_INLINE float hard_swish(float x)
 {
+    /* Both bounds are written so that NaN takes the last branch. */
     return x < -3.0F ? 0.0F : x > 3.0F ? x : x * (x + 3.0F) * (1.0F / 6.0F);
 }
 

@@ -35,6 +35,8 @@ typedef struct near_run {
     int64_t pixel, row; /* of the first one, in the array and in the bias */
 } near_run;
 
+/* With `keys` the keys that a query sees, without the queries that see a key: the same relation from both ends, so both
+ * passes share all that follows. */
 static near_pixels find_near(const near_job *job, bool keys, const int64_t place[3])
 {
     const wf_neighbourhood *const g = &job->a->around;
@@ -51,6 +53,7 @@ static near_pixels find_near(const near_job *job, bool keys, const int64_t place
     return near;
 }
 
+/* Run i of the near pixels: its first pixel, and the bias' row of the distance to it. */
 static near_run find_run(const near_pixels *near, int64_t i)
 {
     const int64_t of[3] = {i / near->at[1].count, i % near->at[1].count, 0};
@@ -68,6 +71,7 @@ static near_run find_run(const near_pixels *near, int64_t i)
 
 typedef float quad __attribute__((vector_size(16)));
 
+/* Four sums of every fourth lane: the lanes of a pack folded onto each other. */
 static inline quad fold_pack(pack v)
 {
     quad part[PACK / 4], sum;
@@ -81,6 +85,8 @@ static inline quad fold_pack(pack v)
 /* The sums of four packs. */
 static inline quad fold_four(const pack v[4])
 {
+    /* shufflevector picks lanes by number, 4 to 7 from the second vector: two transposing additions leave one sum in
+     * each lane. */
     const quad a = fold_pack(v[0]), b = fold_pack(v[1]), c = fold_pack(v[2]), d = fold_pack(v[3]);
     const quad ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
     const quad cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
@@ -94,6 +100,7 @@ static void multiply_rows(const float *x, const float *rows, int64_t step, int64
         const float *row[4];
         pack sum[4] = {0};
         int64_t c = 0;
+        /* The last rows are repeated instead of left out, so the loop has no rest; their sums are not used. */
         for (int i = 0; i < 4; i++)
             row[i] = rows + wf_cpu_min(j + i, count - 1) * step;
         for (; c + PACK <= each; c += PACK)
@@ -106,6 +113,7 @@ static void multiply_rows(const float *x, const float *rows, int64_t step, int64
     }
 }
 
+/* Several packs side by side stay in registers while all rows go by. */
 WF_CPU_INLINE void add_columns(const float *weight, const float *rows, int64_t step, int64_t count, float *to,
                                int packs)
 {
@@ -177,6 +185,7 @@ static void score_near(const near_job *job, const near_pixels *near, near_head a
 #pragma omp simd
     for (int64_t i = 0; i < near->count; i++)
         score[i] *= scale;
+    /* A query's distance to a key falls where a key's rises, so from a key the bias is read backwards. */
     for (int64_t i = 0; i < near->runs && job->a->bias; i++) {
         const float *const bias = (const float *)job->a->bias->data + at.h * job->z.rows + find_run(near, i).row;
         float *const to = score + i * run;
@@ -207,7 +216,8 @@ static void place_pixel(int64_t pixel, const int64_t dim[3], const int64_t first
     place[2] = first[2] + pixel % dim[2];
 }
 
-/* Scores become exp(score - the largest); *sum is theirs. Returns the largest. */
+/* Scores become exp(score - the largest); *sum is theirs. Returns the largest. vm_exp is given 0 or less, so no sum
+ * overflows. */
 static float soften_near(float *score, int64_t count, float *sum)
 {
     float most = -INFINITY, all = 0;
@@ -240,7 +250,8 @@ static void attend_pixel(const near_job *job, near_head at, int64_t pixel, float
     *lse = most + logf(sum);
 }
 
-/* A row of pixels of a head; heads of a row follow each other, since their keys lie side by side. */
+/* A row of pixels of a head is the unit of work; heads of a row follow each other, since their keys lie side by
+ * side. */
 static void forward_row(const near_job *job, int64_t unit, float *room)
 {
     const int64_t row = unit / job->a->heads, rows = job->z.p[0] * job->z.p[1], wide = job->z.p[2];
@@ -251,6 +262,8 @@ static void forward_row(const near_job *job, int64_t unit, float *room)
 
 typedef void near_unit_fn(const near_job *job, int64_t unit, float *room);
 
+/* Units go round the workers, a turn at a time; between turns the context looks after its communication. Each worker
+ * has a room of four lists. */
 static wf_status run_near(wf_ctx *ctx, const near_job *job, near_unit_fn *run, int64_t units)
 {
     const int64_t work = job->z.n * job->a->heads * job->z.keys * job->z.seen * (job->z.d + job->z.e);
@@ -277,6 +290,7 @@ static near_job near_job_of(const wf_neighbourhood_args *args)
     near_job job = {.a = args, .z = wf_neighbourhood_sizes_of(args), .most = 1};
     for (int d = 0; d < 3; d++)
         job.most *= args->around.kernel[d] + 2 * (args->around.kernel[d] / 2);
+    /* Three more for the products of four, rounded up to lines of the cache. */
     job.most = (job.most + 3 + 15) / 16 * 16;
     return job;
 }
@@ -317,6 +331,7 @@ static void differentiate_query(const near_job *job, near_head at, int64_t pixel
 #pragma omp simd reduction(+ : mean)
     for (int64_t c = 0; c < job->z.e; c++)
         mean += dy[c] * y[c];
+    /* dy y of each query is kept: the pass over the keys reads it for all queries that it sees. */
     job->mean[in_head] = mean;
     if (!a->dq && !dbias)
         return;
@@ -339,7 +354,7 @@ static void differentiate_query(const near_job *job, near_head at, int64_t pixel
     scale_row(dq, (float)a->scale, job->z.d);
 }
 
-/* Rows of pixels of a slice, of a head. */
+/* Rows of pixels of a slice, of a head. A slice has its own sums of dbias, so threads add to no common number. */
 static void backward_queries(const near_job *job, int64_t unit, float *room)
 {
     const int64_t heads = job->a->heads, slice = unit / heads, rows = job->z.p[0] * job->z.p[1], all = job->z.n * rows;
@@ -349,6 +364,7 @@ static void backward_queries(const near_job *job, int64_t unit, float *room)
             differentiate_query(job, (near_head){row / rows, unit % heads}, row % rows * job->z.p[2] + x, dbias, room);
 }
 
+/* One key gathers from all queries that see it, so that its gradients have one writer. */
 static void differentiate_key(const near_job *job, near_head at, int64_t pixel, float *room)
 {
     const wf_neighbourhood_args *const a = job->a;

@@ -41,6 +41,7 @@ static part part_of(const wf_tape *tape, const wf_var *x)
 static wf_status judge(group *g)
 {
     int wants = -1, evaluates = -1, first = -1;
+    /* The first rank of each kind is remembered for the message. */
     for (int i = 0; i < g->size * g->per; i++) {
         const part *p = &g->all[i];
         const int r = i / g->per;
@@ -53,9 +54,11 @@ static wf_status judge(group *g)
                  wf_dtype_name((wf_dtype)g->all[first].dtype), WF_RANK(g->comm, first / g->per),
                  wf_dtype_name((wf_dtype)p->dtype), WF_RANK(g->comm, r));
     }
+    /* One rank records a node and another does not: backward of the first would wait for ever. */
     WF_CHECK(wants < 0 || evaluates < 0, WF_ERR_STATE, "%s: rank %s wants a gradient and rank %s is in WF_EVAL",
              g->what, WF_RANK(g->comm, wants), WF_RANK(g->comm, evaluates));
     g->grads = wants >= 0;
+    /* A list of nothing at all has no type of its own; any will do. */
     g->dtype = first < 0 ? WF_F32 : (wf_dtype)g->all[first].dtype;
     return WF_OK;
 }
@@ -75,6 +78,7 @@ static wf_status group_open(group *g, wf_comm *comm, wf_tape *tape, const char *
     WF_NEED(tape);
     for (int i = 0; x && i < per; i++) {
         WF_TRY(wf_communication_check(what, x[i]));
+        /* Checked by each rank for itself: the end of the call tells the others of a failure. */
         WF_CHECK(x[i]->tape == tape, WF_ERR_ARGUMENT, "%s of variables of two tapes", what);
     }
     void *memory;
@@ -114,6 +118,7 @@ static wf_var *recorded(const group *g, const wf_op *op, int n_in, wf_var *const
 /* --- lists as results ----------------------------------------------------------------------------------------------
  */
 
+/* The range of one result in the packed value. */
 typedef struct pick {
     int64_t lo, hi;
 } pick;
@@ -126,6 +131,7 @@ static wf_status put_back(wf_tensor *grad, bool accumulate, const pick *state, c
         WF_TRY(wf_tensor_fill(grad, 0));
     const wf_box box = {.rank = 1, .lo = {state->lo}, .hi = {state->hi}};
     wf_tensor *place = wf_tensor_view(grad, box);
+    /* dy's elements in row-major order, as they were packed. */
     wf_tensor *flat = wf_tensor_recast(dy, wf_box_shape(box), WF_ROW_MAJOR);
     const wf_status status = place && flat ? wf_tensor_assign(place, flat) : wf_error_take("view", __FILE__, __LINE__);
     wf_tensor_free(place);
@@ -195,6 +201,7 @@ static wf_status listed(const group *g, const wf_op *op, int n_in, wf_var *const
     WF_TRY_OUT(move(g, &in, &out, state->root));
     wf_var *whole = recorded(g, op, n_in, x, state, packed);
     packed = NULL;
+    /* A rank without results still has a node, for its part in backward: a token of no elements stands for it. */
     if (state->n_out == 0)
         y[0] = wf_token_mark(whole, x[0]);
     WF_TRY_OUT(pick_all(whole, state->shape, &out, y));
@@ -230,6 +237,7 @@ static wf_status list_call(group *g, const wf_op *op, wf_var *const *x, int root
     WF_TRY(wf_pool_take_host(wf_tape_ctx(g->tape), bytes, &memory));
     wf_group_state *state = memory;
     *state = (wf_group_state){.comm = g->comm, .root = root, .n_out = n_out};
+    /* In an all-to-all this rank gets the entry that each rank has for it. */
     for (int r = 0; r < n_out; r++)
         state->shape[r] = shape_at(g, r, g->per == 1 ? 0 : g->rank);
     const wf_status status = listed(g, op, g->per, x, state, move, y);
@@ -320,7 +328,7 @@ static wf_status single_call(const group *g, const wf_op *op, int n_in, wf_var *
     wf_status status;
     WF_TRY_OUT(values_of(g, n_in, x, &in));
     WF_TRY_OUT(wf_tensors_new(wf_tape_ctx(g->tape), 1, &out));
-    /* The root's own value is not copied. */
+    /* The root's own value is not copied. An alias: the broadcast sends from it and writes nothing there. */
     const bool keeps = op == &wf_bcast_op && n_in > 0;
     out.t[0] = keeps ? wf_tensor_alias(in.t[0]) : wf_exchanged_new(wf_tape_ctx(g->tape), g->dtype, shape);
     status = out.t[0] ? move(g, &in, &out, root) : wf_error_code();

@@ -58,6 +58,7 @@ static wf_array token_rows(const wf_tensor *x)
         rows *= x->shape.dim[d];
     a.shape = WF_SHAPE(rows, x->shape.dim[x->shape.rank - 1]);
     a.order = WF_ROW_MAJOR;
+    /* Packed forms belong to the tensor's own shape. */
     a.forms = NULL;
     return a;
 }
@@ -137,6 +138,7 @@ static wf_status compute_tokens(const token_state *s, bool reused, const wf_tens
     WF_NEED(x);
     WF_NEED(y);
     const bool sums = s->rows && wf_mesh_size(s->mesh, WF_AXIS_CHANNEL) > 1;
+    /* The bias is part of the product unless rows are summed over ranks: then it would be added once by each rank. */
     const wf_array in = token_rows(x), weight = wf_tensor_array(w->used), to = token_rows(y);
     const wf_array bias = wf_tensor_array(b ? b->used : NULL);
     WF_TRY(y->ctx->k->matmul(y->ctx, &(wf_matmul_args){.a = &in,
@@ -194,7 +196,7 @@ static wf_var *apply_local(wf_layer *layer, void *user, wf_var *const *inputs, i
     WF_TRY_NULL(check_tokens(layer, x));
     const wf_layout *const layout = &x->value->layout;
     /* The bias of a layer by rows is whole on all ranks, and each sees the same y: its gradient is not summed over
-     * channels. */
+     * channels. Bits of all dimensions but the features'. */
     const unsigned samples_and_tokens = (1u << (x->value->shape.rank - 1)) - 1;
     wf_param_sum_parts(s->w, layout, samples_and_tokens);
     wf_param_sum_parts(s->b, layout, samples_and_tokens);
@@ -202,6 +204,7 @@ static wf_var *apply_local(wf_layer *layer, void *user, wf_var *const *inputs, i
     if (!w || (s->b && !b))
         return NULL;
     wf_shape shape = x->value->shape;
+    /* By rows every rank has all outputs after the sum. */
     shape.dim[shape.rank - 1] = s->columns ? s->own.hi - s->own.lo : s->out;
     wf_tensor *v = wf_tensor_dense(x->value, x->value->dtype, WF_ROW_MAJOR);
     wf_tensor *y = wf_tensor_new_step(layer->ctx, x->value->dtype, shape, WF_ROW_MAJOR);
@@ -251,6 +254,7 @@ static wf_status cut_features(token_state *s, const wf_token_linear_opts *o)
     WF_NEED(blocks);
     int64_t *bounds = wf_calloc(wf_comm_ctx(wf_mesh_world(o->mesh)), (size_t)size + 1, sizeof *bounds);
     WF_NEED(bounds);
+    /* Blocks of units, then features: a bound lies between units always. */
     for (int r = 0; r <= size; r++)
         bounds[r] = blocks[r] * unit;
     s->bounds = wf_mesh_bounds(o->mesh, WF_AXIS_CHANNEL, bounds);
@@ -308,11 +312,14 @@ wf_layer *wf_token_linear(wf_ctx *ctx, wf_token_linear_opts o)
     return NULL;
 }
 
+/* A projection without the copy of its input, which the caller has made for several. */
 wf_var *wf_project(wf_layer *linear, wf_var *x)
 {
     return wf_apply_with(linear, &x, 1, apply_local, NULL);
 }
 
+/* Query, key and value are cut by outputs, that is by heads; the output joins the heads, cut by inputs, with one
+ * sum. */
 bool wf_projections_add(wf_layer *layer, wf_token_linear_opts each, bool out_bias, wf_projections *to)
 {
     each.out = each.in;
