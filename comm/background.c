@@ -321,10 +321,10 @@ void wf_background_call(wf_comm *comm, wf_background_function run, void *own)
     add_operation((operation){.comm = comm, .run = run, .own = own});
 }
 
-void wf_background_sum(wf_comm *comm, const wf_reduce_job *job)
+void wf_background_sum(wf_comm *comm, const wf_call *sum)
 {
     if (comm)
-        add_operation((operation){.comm = comm, .call = wf_reducer_call(comm->reducer, job)});
+        add_operation((operation){.comm = comm, .call = wf_reducer_call(comm->reducer, sum)});
 }
 
 static void add_shards(wf_operation which, const char *name, wf_comm *comm, void *data, const int64_t *shard,

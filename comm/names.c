@@ -57,13 +57,13 @@ static wf_status refuse(const wf_comm *comm)
     return WF_OK;
 }
 
-static wf_status time_of(wf_comm *comm, const char *name, const wf_reduce_job *job, double *best)
+static wf_status time_of(wf_comm *comm, const char *name, const wf_call *sum, double *best)
 {
     const wf_reducer *reducer = wf_reducer_find(name);
     *best = 1e9;
     for (int i = 0; i < PROBE_ROUNDS; i++) {
         const int64_t start = wf_now_ns();
-        WF_TRY(wf_reducer_sum_by(comm, reducer, job));
+        WF_TRY(wf_reducer_sum_by(comm, reducer, sum));
         const double ms = (double)(wf_now_ns() - start) * 1e-6;
         /* The best of a few rounds: the first one also makes schedules and touches memory. */
         *best = ms < *best ? ms : *best;
@@ -76,17 +76,17 @@ static wf_status probe(wf_comm *comm)
 {
     const int64_t offset[2] = {0, (int64_t)(PROBE_BYTES / sizeof(float))};
     wf_ctx *ctx = comm->shared->ctx;
-    wf_reduce_job job = {.dtype = WF_F32, .segments = 1, .offset = offset};
+    wf_call sum = {.dtype = WF_F32, .parts = 1, .part = offset};
     wf_status status;
-    WF_TRY(wf_pool_take(ctx, PROBE_BYTES, &job.flat));
-    const wf_array zeros = {.data = job.flat, .dtype = WF_F32, .shape = WF_SHAPE(offset[1])};
+    WF_TRY(wf_pool_take(ctx, PROBE_BYTES, &sum.out));
+    const wf_array zeros = {.data = sum.out, .dtype = WF_F32, .shape = WF_SHAPE(offset[1])};
     WF_TRY_OUT(ctx->k->fill(ctx, &zeros, 0));
-    WF_TRY_OUT(time_of(comm, "single_node", &job, &comm->pick.probe_ms[0]));
-    WF_TRY_OUT(time_of(comm, "flat", &job, &comm->pick.probe_ms[1]));
+    WF_TRY_OUT(time_of(comm, "single_node", &sum, &comm->pick.probe_ms[0]));
+    WF_TRY_OUT(time_of(comm, "flat", &sum, &comm->pick.probe_ms[1]));
     /* The slowest rank decides, and all ranks choose the same. */
     WF_TRY_OUT(wf_allreduce_f64(comm, comm->pick.probe_ms, 2, WF_MAX));
 out:
-    wf_pool_give(ctx, job.flat, PROBE_BYTES);
+    wf_pool_give(ctx, sum.out, PROBE_BYTES);
     return status;
 }
 

@@ -4,7 +4,7 @@
 #ifndef WF_COMM_REDUCER_AUTHOR_H
 #define WF_COMM_REDUCER_AUTHOR_H
 
-#include "comm/comm.h"
+#include "comm/call_author.h"
 #include "comm/engine/algorithms_author.h"
 
 typedef struct wf_reducer {
@@ -20,16 +20,6 @@ typedef struct wf_reducer {
                   wf_dtype dtype);
 } wf_reducer;
 
-/* A flat buffer of one float type, in device memory. */
-typedef struct wf_reduce_job {
-    void *flat;
-    wf_dtype dtype;
-    int64_t segments;
-    const int64_t *offset; /* segments + 1 entries */
-    int64_t exact;         /* how many segments at the end must not be rounded; 0: none */
-    uint64_t buffer;       /* its number, by which a reducer finds what it kept of earlier sums; 0: nothing is kept */
-} wf_reduce_job;
-
 /* A number that no buffer of this process has had. An address is none: another buffer may get it later. Local. */
 uint64_t wf_reduce_buffer_new(void);
 
@@ -41,8 +31,9 @@ const wf_reducer *wf_reducer_find(const char *name);
 /* All of them, one after the other; NULL after the last one. Local. */
 const wf_reducer *wf_reducer_at(int i);
 
-/* Sums in place over all ranks, as the communicator's name says. Collective. */
-wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job) WF_NODISCARD;
+/* Sums a flat buffer of one float type in place over all ranks, as the communicator's name says. Of `sum` counts: out,
+ * in device memory; dtype; part[0..parts], the ends of its segments; exact; buffer (0: nothing is kept). Collective. */
+wf_status wf_reducer_sum(wf_comm *comm, const wf_call *sum) WF_NODISCARD;
 
 /* Connects what the reducer needs: memory inside nodes. A communicator that was opened by name is connected already;
  * one that was split is connected by this call, at its first sum or, on one node, at its first reduction of tensors, so

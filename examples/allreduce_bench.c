@@ -90,7 +90,7 @@ static void open_all(bench *b, const settings *s)
 static double sum(const bench *b, int w, int64_t count)
 {
     const int64_t offset[SEGMENTS + 1] = {0, count / 8, count / 4, count / 2, count};
-    const wf_reduce_job job = {.flat = b->data, .dtype = WF_F32, .segments = SEGMENTS, .offset = offset};
+    const wf_call job = {.out = b->data, .dtype = WF_F32, .parts = SEGMENTS, .part = offset};
     double seconds;
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();

@@ -407,7 +407,7 @@ static wf_status multiply(void *own)
 static void sum(const memory *m, const int64_t span[2])
 {
     if (span[1] > 0)
-        wf_background_sum(m->b->comm, &(wf_reduce_job){m->room, WF_F32, 1, .offset = span});
+        wf_background_sum(m->b->comm, &(wf_call){.out = m->room, .dtype = WF_F32, .parts = 1, .part = span});
 }
 
 static void reduce_power(memory *m)

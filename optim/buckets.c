@@ -208,7 +208,7 @@ static void *at_element(const wf_buckets *all, int64_t at)
 }
 
 /* With one rank there is nothing to sum. */
-static void sum(const wf_bucket *bucket, const wf_reduce_job *job)
+static void sum(const wf_bucket *bucket, const wf_call *job)
 {
     if (wf_comm_size(bucket->comm) > 1)
         wf_background_sum(bucket->comm, job);
@@ -245,7 +245,9 @@ wf_status wf_bucket_sum(wf_bucket *bucket, void *data, wf_dtype dtype)
         bucket->relative[i] = all->offset[bucket->first + i] - all->offset[bucket->first];
     if (all->opts.reduce)
         return call_hook(bucket, data, dtype, segments);
-    sum(bucket, &(wf_reduce_job){data, dtype, segments, bucket->relative, .buffer = bucket->number});
+    sum(bucket,
+        &(wf_call){
+            .out = data, .dtype = dtype, .parts = (int)segments, .part = bucket->relative, .buffer = bucket->number});
     return WF_OK;
 }
 
@@ -267,7 +269,11 @@ static void sum_trailer(const wf_bucket *bucket)
     const wf_grads *grads = all->grads;
     if (all->opts.grad_dtype == WF_F16 && !all->optim->scales)
         wf_background_call(bucket->comm, put_overflow, all);
-    sum(bucket, &(wf_reduce_job){grads->flat->data, grads->flat->dtype, 1, all->offset + grads->n, .exact = 1});
+    sum(bucket, &(wf_call){.out = grads->flat->data,
+                           .dtype = grads->flat->dtype,
+                           .parts = 1,
+                           .part = all->offset + grads->n,
+                           .exact = 1});
 }
 
 static wf_status start_bucket(wf_bucket *bucket)
@@ -277,8 +283,12 @@ static wf_status start_bucket(wf_bucket *bucket)
     const bool narrow = all->opts.grad_dtype != WF_F32, own_buffer = narrow || bucket->shard || all->opts.reduce;
     if (!own_buffer) {
         const int64_t trailer = bucket->trailer ? 1 : 0, segments = bucket->last - bucket->first + trailer;
-        sum(bucket, &(wf_reduce_job){flat->data, flat->dtype, segments, all->offset + bucket->first, .exact = trailer,
-                                     .buffer = bucket->number});
+        sum(bucket, &(wf_call){.out = flat->data,
+                               .dtype = flat->dtype,
+                               .parts = (int)segments,
+                               .part = all->offset + bucket->first,
+                               .exact = (int)trailer,
+                               .buffer = bucket->number});
         return WF_OK;
     }
     if (bucket->last > bucket->first)

@@ -99,7 +99,7 @@ typedef struct wf_buckets wf_buckets;
 typedef struct wf_bucket {
     wf_buckets *all;
     wf_comm *comm;
-    uint64_t number;     /* wf_reduce_job.buffer */
+    uint64_t number;     /* wf_call.buffer */
     int64_t first, last; /* gradients [first, last) */
     int64_t missing;     /* of them, in this step so far */
     int64_t place;       /* of its last gradient in the order in which they come */

@@ -1,7 +1,7 @@
 /* The engine of a communicator: finds or makes the schedule of a call, binds it to memory and runs it to its end.
  *
  * Actors. The door (comm/collective/door.c) calls wf_engine_run between wf_guard_enter and wf_guard_settle. An
- * exchange brings an entry of its own (wf_engine_post), and the background stream advances the run itself
+ * exchange brings a store of its own (wf_engine_post), and the background stream advances the run itself
  * (wf_engine_begin, wf_engine_end). wf_guard_run_begin sends the record of a call unless its schedule synchronises all
  * ranks by itself.
  *

@@ -8,8 +8,8 @@
 /* --- sum.c --- */
 
 /* As wf_reducer_sum, by another reducer than the communicator's, which is connected. Collective. */
-wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job) WF_NODISCARD;
-/* The engine's call for it. */
-wf_call wf_reducer_call(const wf_reducer *reducer, const wf_reduce_job *job);
+wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_call *sum) WF_NODISCARD;
+/* Completes the call for it. */
+wf_call wf_reducer_call(const wf_reducer *reducer, const wf_call *sum);
 
 #endif

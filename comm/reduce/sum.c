@@ -31,40 +31,34 @@ uint64_t wf_reduce_buffer_new(void)
     return atomic_fetch_add(&made, 1) + 1;
 }
 
-wf_call wf_reducer_call(const wf_reducer *reducer, const wf_reduce_job *job)
+wf_call wf_reducer_call(const wf_reducer *reducer, const wf_call *sum)
 {
-    return (wf_call){.operation = WF_CALL_SUM,
-                     .name = reducer->name,
-                     .reducer = reducer->name,
-                     .dtype = job->dtype,
-                     .count = job->segments > 0 ? job->offset[job->segments] : 0,
-                     .part = job->offset,
-                     .parts = (int)job->segments,
-                     .exact = (int)job->exact,
-                     .buffer = reducer->keeps ? job->buffer : 0,
-                     .out = job->flat,
-                     .device = true};
+    wf_call call = *sum;
+    call.operation = WF_CALL_SUM;
+    call.name = call.reducer = reducer->name;
+    call.count = sum->parts > 0 ? sum->part[sum->parts] : 0;
+    call.buffer = reducer->keeps ? sum->buffer : 0;
+    call.device = true;
+    return call;
 }
 
-static wf_status check_sum(const wf_reduce_job *job)
+static wf_status check_sum(const wf_call *sum)
 {
-    const int64_t count = job->offset[job->segments] - job->offset[0];
-    WF_CHECK(count == 0 || job->flat, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld", (long long)count);
+    const int64_t count = sum->count - sum->part[0];
+    WF_CHECK(count == 0 || sum->out, WF_ERR_ARGUMENT, "the buffer is NULL, and count is %lld", (long long)count);
     return WF_OK;
 }
 
-wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_reduce_job *job)
+wf_status wf_reducer_sum_by(wf_comm *comm, const wf_reducer *reducer, const wf_call *sum)
 {
-    const wf_call call = wf_reducer_call(reducer, job);
-    if (!wf_call_moves(comm, &call))
-        return wf_comm_alive(comm);
-    return wf_comm_run(comm, check_sum(job), &call);
+    const wf_call call = wf_reducer_call(reducer, sum);
+    return wf_call_moves(comm, &call) ? wf_comm_run(comm, check_sum(&call), &call) : wf_comm_alive(comm);
 }
 
-wf_status wf_reducer_sum(wf_comm *comm, const wf_reduce_job *job)
+wf_status wf_reducer_sum(wf_comm *comm, const wf_call *sum)
 {
     WF_NEED(comm);
     if (comm->reducer->build)
         WF_TRY(wf_reducer_connect(comm));
-    return wf_reducer_sum_by(comm, comm->reducer, job);
+    return wf_reducer_sum_by(comm, comm->reducer, sum);
 }

@@ -71,8 +71,8 @@ static wf_status time_sum(wf_comm *comm, int64_t count, double *seconds)
     const int64_t ends[] = {0, count};
     double took[ROUNDS];
     wf_status status = x ? wf_tensor_fill(x, 0) : wf_error_code();
-    wf_reduce_job job = {.dtype = WF_F32, .segments = 1, .offset = ends};
-    job.flat = x ? wf_tensor_array(x).data : NULL;
+    wf_call job = {.dtype = WF_F32, .parts = 1, .part = ends};
+    job.out = x ? wf_tensor_array(x).data : NULL;
     for (int i = -WARM; i < ROUNDS && status == WF_OK; i++) {
         status = wf_barrier(comm);
         const double start = wf_planner_now();

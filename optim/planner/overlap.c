@@ -29,7 +29,7 @@ typedef struct measuring {
 static void begin_sums(const measuring *c)
 {
     static const int64_t ends[] = {0, WF_PLANNER_SUM};
-    const wf_reduce_job job = {.flat = c->bucket->data, .dtype = WF_F32, .segments = 1, .offset = ends};
+    const wf_call job = {.out = c->bucket->data, .dtype = WF_F32, .parts = 1, .part = ends};
     for (int i = 0; i < c->sums; i++)
         wf_background_sum(c->g->comm, &job);
 }

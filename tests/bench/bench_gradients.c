@@ -129,7 +129,7 @@ static bool only_sums(int kind)
 static void sum_all(const bench *b, wf_dtype dtype)
 {
     const int64_t offset[2] = {0, b->count};
-    const wf_reduce_job job = {.flat = b->flat, .dtype = dtype, .segments = 1, .offset = offset};
+    const wf_call job = {.out = b->flat, .dtype = dtype, .parts = 1, .part = offset};
     WF_MUST(wf_reducer_sum(b->comm, &job));
 }
 

@@ -12,11 +12,11 @@ enum { COUNT = 3000 };
 
 static const int64_t ends[2] = {0, COUNT};
 
-static wf_reduce_job job_of(float *data)
+static wf_call job_of(float *data)
 {
     for (int i = 0; i < COUNT; i++)
         data[i] = (float)(rank + 1);
-    return (wf_reduce_job){.flat = data, .dtype = WF_F32, .segments = 1, .offset = ends};
+    return (wf_call){.out = data, .dtype = WF_F32, .parts = 1, .part = ends};
 }
 
 static float sum_of_ranks(void)
@@ -39,7 +39,7 @@ static wf_status fail(void *own)
 static void counted(void)
 {
     float data[COUNT];
-    wf_reduce_job job = job_of(data);
+    wf_call job = job_of(data);
     const wf_traffic first = wf_comm_traffic(comm);
     WF_EXPECT_OK(wf_reducer_sum(comm, &job));
     const wf_traffic second = wf_comm_traffic(comm);
@@ -60,7 +60,7 @@ static void left_out(void)
 {
     float data[COUNT];
     bool called = false;
-    wf_reduce_job job = job_of(data);
+    wf_call job = job_of(data);
     wf_background_call(comm, fail, (void *)"disk full");
     wf_background_sum(comm, &job);
     wf_background_call(comm, fail, (void *)"another one");
@@ -80,7 +80,7 @@ static void not_added(void)
 {
     float data[COUNT];
     bool called = false;
-    const wf_reduce_job job = job_of(data);
+    const wf_call job = job_of(data);
     wf_comm *part = wf_comm_split(comm, 0, 0);
     wf_background_sum(comm, &job);
     wf_ctx_progress(ctx);
@@ -96,7 +96,7 @@ static void abandoned(void)
 {
     float data[COUNT];
     bool called = false;
-    const wf_reduce_job job = job_of(data);
+    const wf_call job = job_of(data);
     wf_comm *part = wf_comm_split(comm, 0, 0);
     WF_EXPECT_OK(wf_background_open(part));
     if (rank > 0)

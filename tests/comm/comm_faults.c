@@ -406,7 +406,8 @@ static void add_sum(int64_t count)
     static int64_t span[2];
     static float one;
     span[1] = count;
-    wf_background_sum(torn, &(wf_reduce_job){cargo ? cargo->data : &one, WF_F32, 1, .offset = cargo ? span : none});
+    wf_background_sum(
+        torn, &(wf_call){.out = cargo ? cargo->data : &one, .dtype = WF_F32, .parts = 1, .part = cargo ? span : none});
 }
 
 /* What was split from a dead communicator says no farewell when it closes: those that are in a call of it learn of the

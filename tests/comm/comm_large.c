@@ -83,7 +83,7 @@ static void gradients(void)
     float *flat = x->data;
     const int64_t count = BYTES / 4, offset[] = {0, 3, count - 1, count};
     const int64_t at[] = {0, 2, 3, 268435455, 268435456, 536870911, 536870912, count - 2, count - 1};
-    const wf_reduce_job job = {.flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset};
+    const wf_call job = {.out = flat, .dtype = WF_F32, .parts = 3, .part = offset};
     memset(flat, 0, (size_t)BYTES);
     for (int p = 0; p < 9; p++)
         flat[at[p]] = (float)(rank + 1 + p);

@@ -87,16 +87,16 @@ static wf_status agree(wf_comm *c)
     return wf_agree_status(c, WF_OK);
 }
 
-static wf_reduce_job job_of(float *flat, const int64_t offset[2])
+static wf_call job_of(float *flat, const int64_t offset[2])
 {
-    return (wf_reduce_job){.flat = flat, .dtype = WF_F32, .segments = 1, .offset = offset};
+    return (wf_call){.out = flat, .dtype = WF_F32, .parts = 1, .part = offset};
 }
 
 static wf_status gradients(wf_comm *c)
 {
     static float flat[LONG];
     static const int64_t offset[] = {0, LONG};
-    const wf_reduce_job job = job_of(flat, offset);
+    const wf_call job = job_of(flat, offset);
     return wf_reducer_sum(c, &job);
 }
 
@@ -104,7 +104,7 @@ static wf_status background(wf_comm *c)
 {
     static float flat[SHORT];
     static const int64_t offset[] = {0, SHORT};
-    const wf_reduce_job job = job_of(flat, offset);
+    const wf_call job = job_of(flat, offset);
     wf_background_sum(c, &job);
     return wf_background_wait(c);
 }

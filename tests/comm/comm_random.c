@@ -169,7 +169,7 @@ static void run_gradients(const job *j)
 {
     const int64_t count = wf_shape_count(j->shape) * (j->salt % 8 == 0 ? 17 : 1), offset[] = {0, count / 3, count};
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(count));
-    const wf_reduce_job sum = {.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset};
+    const wf_call sum = {.out = x->data, .dtype = WF_F32, .parts = 2, .part = offset};
     put_known(x, j->salt, j->g->member[me(j)]);
     WF_EXPECT_OK(wf_reducer_sum(j->g->comm, &sum));
     expect_combined(x, WF_SUM, j->salt, j->g->member, j->g->size, "gradients");

@@ -50,7 +50,7 @@ static wf_status sum_gradients(wf_comm *part)
 {
     float x[16] = {0};
     const int64_t offset[] = {0, 16};
-    return wf_reducer_sum(part, &(wf_reduce_job){.flat = x, .dtype = WF_F32, .segments = 1, .offset = offset});
+    return wf_reducer_sum(part, &(wf_call){.out = x, .dtype = WF_F32, .parts = 1, .part = offset});
 }
 
 static wf_status gather_bytes(wf_comm *part)

@@ -39,7 +39,7 @@ static float *reduced(const char *name, int64_t *count)
     for (int64_t i = 0; i < *count; i++)
         values[i] = (float)noise(rank, i);
     wf_tensor *flat = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(*count), values);
-    const wf_reduce_job job = {.flat = flat->data, .dtype = WF_F32, .segments = SEGMENTS, .offset = offset};
+    const wf_call job = {.out = flat->data, .dtype = WF_F32, .parts = SEGMENTS, .part = offset};
     WF_EXPECT(!strcmp(wf_comm_name(comm), name), "reducer %s", wf_comm_name(comm));
     WF_EXPECT_OK(wf_reducer_sum(comm, &job));
     const uint64_t collectives = wf_comm_traffic(comm).collectives;

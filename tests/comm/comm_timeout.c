@@ -108,7 +108,7 @@ static void add_sum(void)
 {
     static float values[8];
     static const int64_t offset[2] = {0, 8};
-    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+    const wf_call job = {.out = values, .dtype = WF_F32, .parts = 1, .part = offset};
     wf_background_sum(summed, &job);
 }
 

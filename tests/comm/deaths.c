@@ -111,7 +111,7 @@ static void two(bool culprit)
 {
     static float values[8];
     static const int64_t offset[2] = {0, 8};
-    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 1, .offset = offset};
+    const wf_call job = {.out = values, .dtype = WF_F32, .parts = 1, .part = offset};
     WF_MUST(wf_background_open(comm));
     steps(3);
     if (culprit) {

@@ -71,8 +71,8 @@ static void feedback(void)
 {
     static float flat[COUNT + EXACT], first[COUNT + EXACT];
     double *total = calloc(COUNT + EXACT, sizeof *total), one = 0, mean = 0;
-    const wf_reduce_job job = {
-        .flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1, .buffer = wf_reduce_buffer_new()};
+    const wf_call job = {
+        .out = flat, .dtype = WF_F32, .parts = 3, .part = offset, .exact = 1, .buffer = wf_reduce_buffer_new()};
     open_it();
     for (int k = 0; k < SUMS; k++) {
         for (int64_t i = 0; i < COUNT + EXACT; i++)
@@ -115,10 +115,10 @@ static void last_sum(beside what, float *flat)
 {
     static float other[COUNT + EXACT];
     double numbers[OTHER_CALLS] = {0};
-    const wf_reduce_job job = {
-        .flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1, .buffer = wf_reduce_buffer_new()};
-    wf_reduce_job second = job;
-    second.flat = other;
+    const wf_call job = {
+        .out = flat, .dtype = WF_F32, .parts = 3, .part = offset, .exact = 1, .buffer = wf_reduce_buffer_new()};
+    wf_call second = job;
+    second.out = other;
     second.buffer = wf_reduce_buffer_new();
     open_it();
     for (int k = 0; k < FEW_SUMS; k++) {
@@ -151,7 +151,7 @@ static void own_memory(void)
 static void address_comes_back(void)
 {
     static float flat[COUNT + EXACT], first[COUNT + EXACT];
-    wf_reduce_job job = {.flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1};
+    wf_call job = {.out = flat, .dtype = WF_F32, .parts = 3, .part = offset, .exact = 1};
     open_it();
     for (int k = 0; k < 2 * FEW_SUMS; k++) {
         for (int64_t i = 0; i < COUNT + EXACT; i++)
@@ -169,9 +169,9 @@ static void bytes(void)
 {
     static float flat[COUNT + EXACT];
     const int64_t whole[2] = {0, COUNT};
-    const wf_reduce_job jobs[] = {
-        {.flat = flat, .dtype = WF_F32, .segments = 3, .offset = offset, .exact = 1},
-        {.flat = flat, .dtype = WF_F32, .segments = 1, .offset = whole}, /* a bucket of one gradient, and no losses */
+    const wf_call jobs[] = {
+        {.out = flat, .dtype = WF_F32, .parts = 3, .part = offset, .exact = 1},
+        {.out = flat, .dtype = WF_F32, .parts = 1, .part = whole}, /* a bucket of one gradient, and no losses */
     };
     const char *const what[] = {"with losses", "one gradient"};
     open_it();

@@ -68,7 +68,7 @@ static void reduce(wf_tensor *x)
 {
     int64_t offset[SEGMENTS + 1];
     cut(wf_tensor_count(x), offset);
-    const wf_reduce_job job = {.flat = x->data, .dtype = x->dtype, .segments = SEGMENTS, .offset = offset};
+    const wf_call job = {.out = x->data, .dtype = x->dtype, .parts = SEGMENTS, .part = offset};
     WF_EXPECT_OK(wf_reducer_sum(comm, &job));
 }
 
@@ -171,7 +171,7 @@ static void reduce_values(wf_comm *c, float *values, int64_t count)
 {
     const int64_t offset[] = {0, count};
     wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(count), values);
-    const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset};
+    const wf_call job = {.out = x->data, .dtype = WF_F32, .parts = 1, .part = offset};
     WF_EXPECT_OK(wf_reducer_sum(c, &job));
     WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
     wf_tensor_free(x);
@@ -244,7 +244,7 @@ static void count_that_differs(int64_t count, int64_t last)
     wf_status status = comm ? WF_OK : wf_error_code();
     wf_tensor *x = comm ? noisy(WF_F32, last) : NULL;
     if (x) {
-        const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset};
+        const wf_call job = {.out = x->data, .dtype = WF_F32, .parts = 1, .part = offset};
         status = wf_reducer_sum(comm, &job);
     }
     if (status == WF_OK && size > 1)

@@ -59,7 +59,7 @@ static void check(const char *name, bool sharded)
 {
     static float values[COUNT];
     const int64_t offset[] = {0, COUNT / 3, COUNT};
-    const wf_reduce_job job = {.flat = values, .dtype = WF_F32, .segments = 2, .offset = offset};
+    const wf_call job = {.out = values, .dtype = WF_F32, .parts = 2, .part = offset};
     wf_comm *comm = wf_comm_open(&argument_count, &arguments, name, (wf_ctx_opts){0});
     WF_EXPECT(comm, "%s: %s", name, wf_error_message());
     const int nodes = wf_comm_inter_size(comm), shards = sharded ? wf_comm_intra_size(comm) : 1;

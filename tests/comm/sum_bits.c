@@ -115,7 +115,7 @@ static void check_gradients(wf_dtype dtype, int64_t n)
     for (int64_t i = 0; i < all; i++)
         values[i] = want[i] = value_of(dtype, rank, i - BEFORE);
     wf_tensor *x = tensor_of(dtype, values, all);
-    const wf_reduce_job job = {.flat = x->data, .dtype = dtype, .segments = 3, .offset = offset};
+    const wf_call job = {.out = x->data, .dtype = dtype, .parts = 3, .part = offset};
     WF_EXPECT_OK(wf_reducer_sum(comm, &job));
     values_of(x, values);
     sum_by_groups(group, groups, dtype, n, want + BEFORE);

@@ -53,7 +53,7 @@ static void reduce_known(int64_t count, int round)
     for (int64_t i = 0; i < count; i++)
         values[i] = (float)((rank + 1) * (i % 7 + round));
     wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(count), values);
-    const wf_reduce_job job = {.flat = x->data, .dtype = WF_F32, .segments = 2, .offset = offset};
+    const wf_call job = {.out = x->data, .dtype = WF_F32, .parts = 2, .part = offset};
     WF_EXPECT_OK(wf_reducer_sum(comm, &job));
     WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
     int64_t wrong = 0;
@@ -72,7 +72,7 @@ static uint64_t reduce_behind(int64_t count)
     float *values = malloc((size_t)count * sizeof *values);
     wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(count));
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
-    wf_background_sum(comm, &(wf_reduce_job){.flat = x->data, .dtype = WF_F32, .segments = 1, .offset = offset});
+    wf_background_sum(comm, &(wf_call){.out = x->data, .dtype = WF_F32, .parts = 1, .part = offset});
     WF_EXPECT_OK(wf_background_wait(comm));
     WF_EXPECT_OK(wf_tensor_export(x, values, wf_tensor_bytes(x)));
     WF_EXPECT(values[0] == (float)size && values[count - 1] == (float)size, "the sums are %g and %g", (double)values[0],

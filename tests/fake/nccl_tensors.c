@@ -323,7 +323,7 @@ static void beside(void)
     for (int i = 0; i < ROUNDS; i++) {
         summed[i] = wf_tensor_new(ctx, WF_F32, WF_SHAPE(40));
         put_known(summed[i], i, rank);
-        wf_background_sum(comm, &(wf_reduce_job){summed[i]->data, WF_F32, 1, .offset = offset});
+        wf_background_sum(comm, &(wf_call){.out = summed[i]->data, .dtype = WF_F32, .parts = 1, .part = offset});
         put_known(y, 10 + i, rank);
         if (rank == 0)
             wf_ctx_progress(ctx);

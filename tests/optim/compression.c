@@ -295,7 +295,8 @@ static wf_status halved(void *user, const wf_grad_bucket *b)
               "bucket %lld of plan %lld has %lld segments", (long long)b->index, (long long)b->plan,
               (long long)b->segments);
     hooked = ++*calls;
-    wf_background_sum(b->comm, &(wf_reduce_job){b->flat, b->dtype, b->segments, .offset = b->offset});
+    wf_background_sum(b->comm,
+                      &(wf_call){.out = b->flat, .dtype = b->dtype, .parts = (int)b->segments, .part = b->offset});
     wf_background_call(b->comm, halve, (void *)b);
     return WF_OK;
 }

@@ -41,8 +41,8 @@ static inline wf_status sum_halves(void *user, const wf_grad_bucket *b)
     *up = (halves){b, 2};
     ++*sums;
     wf_background_call(b->comm, multiply_bucket, down);
-    wf_background_sum(
-        b->comm, &(wf_reduce_job){.flat = b->flat, .dtype = b->dtype, .segments = b->segments, .offset = b->offset});
+    wf_background_sum(b->comm,
+                      &(wf_call){.out = b->flat, .dtype = b->dtype, .parts = (int)b->segments, .part = b->offset});
     wf_background_call(b->comm, multiply_bucket, up);
     return WF_OK;
 }
