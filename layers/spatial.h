@@ -86,7 +86,7 @@ typedef struct wf_spatial_chain_opts {
  * Owns the layers, also when it fails. */
 wf_layer *wf_spatial_chain(const wf_mesh *mesh, wf_spatial_chain_opts opts, int count, wf_layer *const *layers);
 
-/* Those layers of one, two and three dimensions. */
+/* Convolutions, pools and upsampling of one, two and three dimensions. */
 static inline wf_layer *wf_spatial_conv1d(const wf_mesh *mesh, wf_conv_opts opts)
 {
     opts.nd = 1;

@@ -278,8 +278,7 @@ static void prepares(void)
     for (int e = 0; e < EPOCHS; e++) {
         wf_batch b;
         WF_EXPECT_OK(wf_iter_next(p.train, &b));
-        WF_EXPECT_OK(wf_optim_step(
-            p.optim, wf_softmax_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels, (wf_label_opts){0})));
+        WF_EXPECT_OK(wf_optim_step(p.optim, wf_mean_cross_entropy(wf_apply(model, wf_input(tape, b.x)), b.labels)));
         WF_EXPECT_OK(wf_tape_reset(tape));
     }
     expect_same_model(model, s.model);
