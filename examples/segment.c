@@ -15,7 +15,7 @@
 
 typedef struct settings {
     const char *communicator, *out, *compute, *norm;
-    unet_norm norm_kind; /* that of the name `norm` */
+    unet_norm norm_kind; /* that of the name `norm`; `how` has whose statistics it takes */
     int64_t size, dims, channels, depth, batch, iterations, log_every, seed;
     double lr;
     bool recompute;
@@ -44,7 +44,7 @@ static settings read_settings(int argc, char **argv)
 {
     settings s = {.communicator = "auto",
                   .out = "segment",
-                  .norm = "batch",
+                  .norm = "sync-batch",
                   .size = 1024,
                   .dims = 2,
                   .channels = 8,
@@ -54,7 +54,7 @@ static settings read_settings(int argc, char **argv)
                   .log_every = 10,
                   .lr = 2e-3,
                   .saves = {.keep = 3, .folder = "snapshots"},
-                  .how = {.how = "spatial", .sync_bn = true}};
+                  .how = {.how = "spatial"}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat", .text = &s.communicator},
         {"size", "N", "pixels along each side", .number = &s.size, .most = EXAMPLE_MOST_SIZE, .least = 1},
@@ -62,7 +62,10 @@ static settings read_settings(int argc, char **argv)
         {"channels", "N", "channels of the U-Net at full resolution", .number = &s.channels, .most = EXAMPLE_MOST_SIZE,
          .least = 1},
         {"depth", "N", "times that the U-Net halves the sides", .number = &s.depth, .most = 16, .least = 1},
-        {"norm", "NAME", "after each convolution: batch, group, instance, layer or none", .text = &s.norm},
+        {"norm", "NAME",
+         "after each convolution: sync-batch (statistics of the whole batch, as in one process), batch (of the images "
+         "at one place along data, whose losses are not those of one process), group, instance, layer or none",
+         .text = &s.norm},
         {"batch", "N", "images in a step, over all ranks", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"iterations", "N", "steps", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"parallel", "HOW", "spatial, or mesh: channels and pixels", .text = &s.how.how},
@@ -81,28 +84,31 @@ static settings read_settings(int argc, char **argv)
     return s;
 }
 
-static const char *const norms[UNET_NORMS] = {[UNET_BATCH] = "batch",
-                                              [UNET_GROUP] = "group",
-                                              [UNET_INSTANCE] = "instance",
-                                              [UNET_LAYER] = "layer",
-                                              [UNET_NO_NORM] = "none"};
+static const struct {
+    const char *name;
+    unet_norm kind;
+    bool sync;
+} norms[] = {{"sync-batch", UNET_BATCH, true},   {"batch", UNET_BATCH, false}, {"group", UNET_GROUP, false},
+             {"instance", UNET_INSTANCE, false}, {"layer", UNET_LAYER, false}, {"none", UNET_NO_NORM, false}};
 
 static void check_settings(wf_comm *comm, settings *s)
 {
     char complaint[256] = "";
-    int norm = 0;
-    while (norm < UNET_NORMS && strcmp(norms[norm], s->norm) != 0)
+    const size_t known = sizeof norms / sizeof *norms;
+    size_t norm = 0;
+    while (norm < known && strcmp(norms[norm].name, s->norm) != 0)
         norm++;
-    s->norm_kind = (unet_norm)norm;
-    if (norm == UNET_NORMS)
-        snprintf(complaint, sizeof complaint, "--norm %.160s: should be batch, group, instance, layer or none",
-                 s->norm);
+    if (norm == known)
+        snprintf(complaint, sizeof complaint,
+                 "--norm %.120s: should be sync-batch, batch, group, instance, layer or none", s->norm);
     else if (s->dims > 3)
         snprintf(complaint, sizeof complaint, "--dims %lld: should be 2 or 3", (long long)s->dims);
     else if (s->depth > 16 || s->size % ((int64_t)1 << s->depth) != 0)
         snprintf(complaint, sizeof complaint, "--size %lld: does not halve evenly %lld times, as --depth says",
                  (long long)s->size, (long long)s->depth);
     example_agree(comm, *complaint ? complaint : NULL);
+    s->norm_kind = norms[norm].kind;
+    s->how.sync_bn = norms[norm].sync;
 }
 
 static wf_shape shape_of(const settings *s)
@@ -248,6 +254,8 @@ static wf_var *picture(const training *t, wf_var *scores)
 static void evaluate(training *t)
 {
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
+    if (!t->s->how.sync_bn) /* each place along data has running statistics of its own images */
+        WF_MUST(wf_allreduce_persistent(t->s->how.samples, t->model, 1));
     part_draw(&t->part, t->s, NEVER_TRAINED_ON);
     wf_var *scores = scores_of(t);
     WF_MUST(wf_check(scores));

@@ -2,6 +2,7 @@
 # wf-run: what it sets for this machine and for others, what it refuses, signals, restarts with fewer ranks, and what it
 # writes by answers: tests/examples/examples_run.sh EXAMPLES MPIEXEC RANKS
 set -eu
+examples=$1
 tool=$(cd "$(dirname "$0")/../../tools" && pwd)/run.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -136,6 +137,14 @@ chmod +x counts
 plain "$tool" -np 3 --least 1 --restarts 5 ./counts >said 2>&1 || fail "it did not reach one rank:"
 [ "$(sort sizes | uniq | tr '\n' ' ')" = "1 2 3 " ] || fail "other sizes than 3, 2, 1: $(tr '\n' ' ' <sizes)"
 says "code 3: start 2 of 5 after a failure, ranks: 1"
+
+# As root in a container that gives /dev/shm 64 MiB, on one core: Weft's program runs on more ranks, and nobody complains.
+if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
+    plain container=some taskset -c "$(taskset -cp $$ | sed 's/.*[ ,-]//')" unshare --mount sh -c \
+        'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" -np 3 "$1" --size 48 --iterations 2 --out "$2"' \
+        "$tool" "$examples/segment" "$work/segment" >said 2>&1 || fail "it does not run where /dev/shm has 64 MiB:"
+    ! grep -i -e warn -e error -e 'not enough' said || fail "it complains where /dev/shm has 64 MiB:"
+fi
 
 # What it writes.
 printf 'slurm\n2\n4\n1\n8:00:00\n./train --resume auto\n' | plain "$tool" --ask job.sh >said 2>&1

@@ -48,6 +48,13 @@ cmp "$work/kept" "$work/height=2/losses" || fail "--recompute gives other losses
 run 4 channel=2,height=2 "$images --parallel mesh"
 compare data=1 channel=2,height=2
 
+# Statistics of the images at one place along data: of a cut image, those of all its pixels; other losses than in one process.
+for cut in "2 data=2" "4 data=2,width=2"; do
+    run $cut "$images --norm batch"
+    ! compare data=1 "${cut#* }" >/dev/null || fail "--norm batch has the statistics of all images"
+done
+compare data=2 data=2,width=2
+
 for cut in "1 data=1" "2 width=2"; do
     run $cut "$images --norm group"
 done

@@ -368,7 +368,8 @@ static void keeps_best(void)
 
 static void shows(void)
 {
-    char text[2048] = "", step[64];
+    char text[2048] = "", banner[512];
+    const int batch = (SAMPLES + size - 1) / size;
     folder_make();
     const int file = open(in_folder("shown"), O_RDWR | O_CREAT | O_TRUNC, 0600);
     wf_layer *model = model_new(ctx, true);
@@ -379,15 +380,12 @@ static void shows(void)
     WF_EXPECT_OK(wf_fit(comm, o, NULL));
     if (rank == 0) {
         WF_EXPECT(pread(file, text, sizeof text - 1, 0) > 0, "nothing is shown");
-        snprintf(step, sizeof step, "batch of a step  %d (ranks: %d,", (SAMPLES + size - 1) / size * size, size);
-        const char *const said[] = {"samples          37, 11 of the test",
-                                    "epochs           2\n",
-                                    step,
-                                    "steps            1 an epoch",
-                                    "parameters       239\n",
-                                    "epoch 1  loss ",
-                                    "test_accuracy",
-                                    "  cpu_percent "};
+        snprintf(banner, sizeof banner,
+                 "samples          37, 11 of the test\nepochs           2\nbatch of a rank  %d\n"
+                 "batch of a step  %d (ranks: %d, backward passes: 1)\nsteps            1 an epoch\n"
+                 "parameters       239\ndevice           %s\n",
+                 batch, batch * size, size, wf_ctx_device(ctx));
+        const char *const said[] = {banner, "epoch 1  loss ", "test_accuracy", "  cpu_percent "};
         for (size_t i = 0; i < sizeof said / sizeof *said; i++)
             WF_EXPECT(strstr(text, said[i]), "\"%s\" is not in what is shown:\n%s", said[i], text);
     }
