@@ -290,6 +290,10 @@ typedef wf_status wf_take_fn(wf_ctx *ctx, const wf_take_args *args);
 typedef wf_status wf_loss_fn(wf_ctx *ctx, const wf_loss_args *args);
 /* The `ignored` label of nll and count_correct, and number of take, where there is none. */
 #define WF_NONE_IGNORED INT64_MIN
+WF_HOST_AND_DEVICE static inline bool wf_is_ignored(int64_t number, int64_t ignored)
+{
+    return number == ignored && ignored != WF_NONE_IGNORED;
+}
 typedef wf_status wf_nll_forward_fn(wf_ctx *ctx, const wf_array *logp, const wf_array *labels, int64_t ignored,
                                     double scale, const wf_array *loss);
 typedef wf_status wf_nll_backward_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *dloss,
@@ -297,6 +301,7 @@ typedef wf_status wf_nll_backward_fn(wf_ctx *ctx, const wf_array *labels, int64_
 typedef wf_status wf_entropy_fn(wf_ctx *ctx, const wf_entropy_args *args);
 typedef wf_status wf_count_correct_fn(wf_ctx *ctx, const wf_array *scores, const wf_array *labels, int64_t ignored,
                                       int64_t k, const wf_array *correct);
+typedef wf_status wf_label_place_fn(wf_ctx *ctx, const wf_label_place_args *args);
 typedef wf_status wf_count_labels_fn(wf_ctx *ctx, const wf_array *labels, int64_t ignored, const wf_array *count);
 typedef wf_status wf_optim_update_fn(wf_ctx *ctx, wf_optim_kind kind, const wf_optim_hyper *hyper, wf_dtype dtype,
                                      int64_t segments, const wf_optim_segment *segment);
@@ -536,6 +541,7 @@ typedef struct wf_kernels {
      * largest at the head of a row and nothing elsewhere); count (i64 scalar) = number of rows whose label is not
      * `ignored`. */
     wf_count_correct_fn *count_correct;
+    wf_label_place_fn *label_place;
     wf_count_labels_fn *count_labels;
 
     /* One update of all segments: of p, or of `direction` in place of p (not TRUST), and of the states. */

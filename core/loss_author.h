@@ -44,6 +44,17 @@ typedef struct wf_entropy_args {
     int64_t first, whole;         /* with `most` */
 } wf_entropy_args;
 
+/* Places of labels among the scores of their rows, where x has the classes [first, first + C) of `whole`. A call
+ * without `before` writes the scores of labels into `at`; one with it reads them there. A NaN is largest at the head of
+ * a whole row and nothing elsewhere. */
+typedef struct wf_label_place_args {
+    const wf_array *x, *labels;
+    int64_t ignored, first, whole;
+    const wf_array *at;     /* [rows], of f32, or of f64 where x is: -infinity where x has not the label's class */
+    const wf_array *before; /* i64 [rows]: classes of x that come before the label's, by score and then by number; -1:
+                               the label is ignored */
+} wf_label_place_args;
+
 /* How many classes labels have that are given with c of them. */
 static inline int64_t wf_entropy_classes(const wf_entropy_args *args, int64_t c)
 {

@@ -207,6 +207,7 @@ TIMED(count_correct,
       (wf_ctx * ctx, const wf_array *scores, const wf_array *labels, int64_t ignored, int64_t k,
        const wf_array *correct),
       (ctx, scores, labels, ignored, k, correct), 0, bytes_of(scores))
+TIMED_ARGS(label_place, wf_label_place_args, 0, bytes_of(a->x))
 TIMED(count_labels, (wf_ctx * ctx, const wf_array *labels, int64_t ignored, const wf_array *count),
       (ctx, labels, ignored, count), 0, bytes_of(labels))
 TIMED(optim_update,
@@ -248,6 +249,7 @@ static void take_functions(wf_kernels *table)
     TAKE(entropy_forward);
     TAKE(entropy_backward);
     TAKE(count_correct);
+    TAKE(label_place);
     TAKE(count_labels);
 }
 

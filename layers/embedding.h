@@ -11,8 +11,8 @@ extern "C" {
 typedef struct wf_embedding_opts {
     int64_t count, features; /* required; rows of the table, and their length */
     bool ignores;            /* an index `ignored`, which may be outside [0, count), gives zeros and no gradient */
-    int64_t ignored;
-    wf_init w_init; /* default: normal, mean 0 and standard deviation 1 */
+    int64_t ignored;         /* not INT64_MIN */
+    wf_init w_init;          /* default: normal, mean 0 and standard deviation 1 */
 } wf_embedding_opts;
 
 /* y[...,:] = W[x[...],:] for indices x of u8, i32 or i64 in [0, count): [N] or [N,...] -> [N,...,features] of the

@@ -25,7 +25,7 @@ typedef enum wf_loss_reduction {
  * The other three are PyTorch's; smoothing and reduction are of softmax_cross_entropy alone. */
 typedef struct wf_label_opts {
     bool ignores;            /* rows of the label `ignored`; default: every row counts */
-    int64_t ignored;         /* such a row adds nothing, has the gradient 0, and is not in the mean */
+    int64_t ignored;         /* such a row adds nothing, has the gradient 0, and is not in the mean; not INT64_MIN */
     double smoothing;        /* in [0, 1]: that part of the target is spread over all classes evenly; default 0 */
     const wf_tensor *weight; /* [C], of all classes, at least 0; the mean divides by the sum of the labels' weights */
     wf_loss_reduction reduction; /* default the mean; NONE: [N,...], row-major, with the layout of the

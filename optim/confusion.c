@@ -3,6 +3,7 @@
 #include "optim/confusion.h"
 
 #include "comm/comm_author.h"
+#include "comm/mesh.h"
 #include "core/context_author.h"
 #include "core/status_author.h"
 #include "layers/functions.h"
@@ -48,17 +49,20 @@ void wf_confusion_free(wf_confusion *confusion)
 }
 
 /* Local: a wrong shape is told before the device is asked for anything. */
-static wf_status check_rows(const wf_confusion *confusion, const wf_var *scores, const wf_tensor *labels)
+static wf_status check_rows(const wf_confusion *confusion, const wf_var *scores, const wf_tensor *labels,
+                            const wf_layout *layout)
 {
     char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
+    WF_NEED(labels);
     const wf_shape s = wf_var_shape(scores), l = wf_tensor_shape(labels);
     bool same = s.rank >= 2 && l.rank == s.rank - 1 && l.dim[0] == s.dim[0];
     for (int d = 2; same && d < s.rank; d++)
         same = l.dim[d - 1] == s.dim[d];
     WF_CHECK(same, WF_ERR_SHAPE, "a confusion matrix takes scores [N,C,...] and labels [N,...], not %s and %s",
              wf_shape_text(s, left), wf_shape_text(l, right));
-    WF_CHECK(s.dim[1] == confusion->classes, WF_ERR_SHAPE, "a confusion matrix of %lld classes takes no scores %s",
-             (long long)confusion->classes, wf_shape_text(s, left));
+    const wf_shape whole = layout->known ? layout->global : s;
+    WF_CHECK(whole.dim[1] == confusion->classes, WF_ERR_SHAPE, "a confusion matrix of %lld classes takes no scores %s",
+             (long long)confusion->classes, wf_shape_text(whole, left));
     const wf_dtype type = wf_tensor_dtype(labels);
     WF_CHECK(type == WF_U8 || type == WF_I32 || type == WF_I64, WF_ERR_DTYPE,
              "a confusion matrix takes labels of type u8, i32 or i64, not %s", wf_dtype_name(type));
@@ -89,29 +93,101 @@ static wf_status read_rows(const wf_tensor *from, int64_t *to)
     return status;
 }
 
+/* --- predictions ---------------------------------------------------------------------------------------------------
+ */
+
+static wf_status predict_whole(wf_var *scores, int64_t *predicted)
+{
+    /* A rank without samples still takes part in finish. */
+    const wf_var *best = wf_argmax_over(scores, WF_DIMS(1), false);
+    WF_NEED(best);
+    return read_rows(wf_value(best), predicted);
+}
+
+/* A whole number for each double, in the order of wf_argmax_over: NaN is above all, both zeros are equal. */
+static int64_t order_key(double v)
+{
+    int64_t bits;
+    const double value = v == 0 ? 0 : v;
+    if (isnan(v))
+        return INT64_MAX;
+    memcpy(&bits, &value, sizeof bits);
+    return bits < 0 ? bits ^ INT64_MAX : bits;
+}
+
+/* The largest scores of this rank's classes, and which they are among these. */
+static wf_status read_largest(wf_var *scores, int64_t rows, int64_t *key, int64_t *place)
+{
+    const wf_var *most = wf_max_over(scores, WF_DIMS(1), false);
+    WF_NEED(most);
+    WF_TRY(predict_whole(scores, place));
+    wf_tensor *wide = wf_tensor_copy(wf_value(most), WF_F64, WF_ROW_MAJOR);
+    WF_NEED(wide);
+    /* Numbers of 8 bytes, which become their keys where they are. */
+    const wf_status status = wf_tensor_export(wide, key, (size_t)rows * sizeof *key);
+    wf_tensor_free(wide);
+    for (int64_t r = 0; r < rows && status == WF_OK; r++) {
+        double v;
+        memcpy(&v, &key[r], sizeof v);
+        key[r] = order_key(v);
+    }
+    return status;
+}
+
+/* Each rank has a part of the classes: the largest score of all, and then the first class that has it. */
+static wf_status predict_shared(wf_var *scores, const wf_layout *layout, unsigned axes, int64_t rows,
+                                int64_t *predicted, int64_t *key, int64_t *most)
+{
+    wf_comm *comm = wf_mesh_comm_of(layout->mesh, axes);
+    wf_tensor *part = wf_tensor_alias(wf_value(scores));
+    wf_status status = comm && part ? wf_tensor_set_layout(part, wf_layout_none()) : wf_error_code();
+    wf_var *own = status == WF_OK ? wf_input(wf_var_tape(scores), part) : NULL;
+    wf_tensor_free(part);
+    WF_NEED(own);
+    for (int64_t r = 0; r < rows; r++)
+        key[r] = INT64_MIN; /* of a part without classes */
+    if (layout->box.hi[1] > layout->box.lo[1])
+        WF_TRY(read_largest(own, rows, key, predicted));
+    memcpy(most, key, (size_t)rows * sizeof *most);
+    WF_TRY(wf_allreduce_i64(comm, most, rows, WF_MAX));
+    for (int64_t r = 0; r < rows; r++)
+        predicted[r] = key[r] == most[r] && key[r] != INT64_MIN ? layout->box.lo[1] + predicted[r] : INT64_MAX;
+    return wf_allreduce_i64(comm, predicted, rows, WF_MIN);
+}
+
+static wf_status add_predictions(wf_confusion *confusion, wf_var *scores, const wf_tensor *labels, const wf_label_opts *opts,
+                          unsigned axes)
+{
+    const wf_layout layout = wf_tensor_layout(wf_value(scores));
+    WF_TRY(check_rows(confusion, scores, labels, &layout));
+    const int64_t rows = wf_tensor_count(labels);
+    const size_t bytes = (axes != 0 ? 4 : 2) * (size_t)rows * sizeof(int64_t);
+    void *host = NULL;
+    if (rows == 0)
+        return WF_OK;
+    WF_TRY(wf_host_take(confusion->comm, bytes, &host));
+    int64_t *const label = host, *const predicted = label + rows, *const key = predicted + rows;
+    wf_status status = read_rows(labels, label);
+    if (status == WF_OK && axes == 0)
+        status = predict_whole(scores, predicted);
+    else if (status == WF_OK)
+        status = predict_shared(scores, &layout, axes, rows, predicted, key, key + rows);
+    if (status == WF_OK)
+        status = count_all(confusion, rows, label, predicted, opts);
+    wf_host_give(confusion->comm, host, bytes);
+    return status;
+}
+
 wf_status wf_confusion_add(wf_confusion *confusion, wf_var *scores, const wf_tensor *labels, wf_label_opts opts)
 {
     WF_NEED(confusion);
     WF_NEED(scores);
-    WF_NEED(labels);
-    WF_TRY(check_rows(confusion, scores, labels));
-    const int64_t rows = wf_tensor_count(labels);
-    const size_t bytes = 2 * (size_t)rows * sizeof(int64_t);
-    /* A rank without samples still takes part in finish. */
-    if (rows == 0)
-        return WF_OK;
-    const wf_var *best = wf_argmax_over(scores, WF_DIMS(1), false);
-    WF_NEED(best);
-    void *host = NULL;
-    WF_TRY(wf_host_take(confusion->comm, bytes, &host));
-    int64_t *const label = host, *const predicted = label + rows;
-    wf_status status = read_rows(labels, label);
-    if (status == WF_OK)
-        status = read_rows(wf_value(best), predicted);
-    if (status == WF_OK)
-        status = count_all(confusion, rows, label, predicted, &opts);
-    wf_host_give(confusion->comm, host, bytes);
-    return status;
+    WF_NEED(wf_value(scores));
+    const wf_layout layout = wf_tensor_layout(wf_value(scores));
+    const unsigned axes = wf_layout_axes(&layout, 1u << 1);
+    const wf_status status = add_predictions(confusion, scores, labels, &opts, axes);
+    /* The others that share the classes may wait for this rank's. */
+    return axes != 0 ? wf_comm_post_failure(wf_mesh_world(layout.mesh), status) : status;
 }
 
 /* Collective. The counts begin anew, for the next evaluation. */

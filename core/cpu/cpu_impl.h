@@ -72,7 +72,7 @@ static inline bool wf_cpu_integers_fit(const wf_array *a, int64_t n, int64_t bel
         return false;
     for (int64_t i = 0; i < n; i++) {
         const int64_t v = wf_cpu_integer(a, i);
-        if (v != ignored && (v < 0 || v >= below))
+        if (!wf_is_ignored(v, ignored) && (v < 0 || v >= below))
             return false;
     }
     return true;

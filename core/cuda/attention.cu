@@ -231,8 +231,27 @@ template <class T, class R> static wf_status forward_of(wf_ctx *ctx, const wf_at
     return row_map(ctx, warps_for(f.s.z.n * args->heads * f.s.z.t), f);
 }
 
+__global__ void index_kernel(int64_t n, const __grid_constant__ label_source index)
+{
+    for (int64_t i = thread_of_grid(); i < n; i += threads_of_grid())
+        (void)index.at(i);
+}
+
+/* The kernel that follows reads only the entries of pairs that see each other. */
+static wf_status check_hidden_index(wf_ctx *ctx, const wf_attention_args *args)
+{
+    wf_cuda *own;
+    label_source source = {};
+    const wf_attention_sizes z = wf_attention_sizes_of(args);
+    if (!args->index || z.t * z.s == 0 || (!args->causal && !args->lengths && !args->q_region))
+        return WF_OK;
+    WF_TRY(labels_of(ctx, args->index, WF_NONE_IGNORED, z.rows, &own, &source, CUDA_INDEX));
+    return launch_over(own, index_kernel, z.t * z.s, z.t * z.s, source);
+}
+
 wf_status wf_cuda_attention_forward(wf_ctx *ctx, const wf_attention_args *args)
 {
+    WF_TRY(check_hidden_index(ctx, args));
     return of_float(args->q->dtype, [&](auto zero) {
         using T = decltype(zero);
         return args->y->dtype == args->q->dtype ? forward_of<T, T>(ctx, args) : forward_of<T, wide<T>>(ctx, args);

@@ -183,6 +183,7 @@ wf_nll_forward_fn wf_cuda_nll_forward;
 wf_nll_backward_fn wf_cuda_nll_backward;
 wf_entropy_fn wf_cuda_entropy_forward, wf_cuda_entropy_backward;
 wf_count_correct_fn wf_cuda_count_correct;
+wf_label_place_fn wf_cuda_label_place;
 wf_count_labels_fn wf_cuda_count_labels;
 wf_optim_update_fn wf_cuda_optim_update;
 wf_step_verdict_fn wf_cuda_step_verdict;

@@ -26,7 +26,7 @@ struct label_source {
     __device__ int64_t at(int64_t row) const
     {
         const int64_t label = read(row);
-        if (label == ignored)
+        if (wf_is_ignored(label, ignored))
             return -1;
         if (label >= 0 && label < classes)
             return label;

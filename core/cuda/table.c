@@ -103,6 +103,7 @@ static const wf_kernels table = {
     .entropy_forward = wf_cuda_entropy_forward,
     .entropy_backward = wf_cuda_entropy_backward,
     .count_correct = wf_cuda_count_correct,
+    .label_place = wf_cuda_label_place,
     .count_labels = wf_cuda_count_labels,
     .optim_update = wf_cuda_optim_update,
     .step_verdict = wf_cuda_step_verdict,

@@ -187,7 +187,7 @@ wf_status wf_ref_integer(const char *what, const wf_array *a, int64_t i, int64_t
 static wf_status label_at(const wf_array *labels, int64_t row, int64_t c, int64_t ignored, int64_t *label)
 {
     WF_TRY(wf_ref_integer("labels", labels, row, label));
-    if (*label == ignored) {
+    if (wf_is_ignored(*label, ignored)) {
         *label = -1;
         return WF_OK;
     }
@@ -370,15 +370,21 @@ wf_status wf_ref_entropy_backward(wf_ctx *ctx, const wf_entropy_args *args)
     return wf_ref_end(&frame);
 }
 
-/* How many elements of a row come before that at `place`, by size and then by place. A NaN in the first place counts as
- * largest and elsewhere as smallest: so does a search by > that begins at the first. */
-static int64_t rank_of(const double *x, int64_t c, int64_t place)
+/* Element j of a part of a row that begins at `first`, by size: a NaN is largest at the head of the row. */
+static double size_of(const double *x, int64_t first, int64_t j)
 {
-    const double own = isnan(x[place]) ? (place == 0 ? INFINITY : -INFINITY) : x[place];
+    if (!isnan(x[j]))
+        return x[j];
+    return first + j == 0 ? INFINITY : -INFINITY;
+}
+
+/* How many elements of a part come before that of size `own` at `place` of the row, by size and then by place. */
+static int64_t count_before(const double *x, int64_t c, int64_t first, int64_t place, double own)
+{
     int64_t before = 0;
     for (int64_t j = 0; j < c; j++) {
-        const double v = isnan(x[j]) ? (j == 0 ? INFINITY : -INFINITY) : x[j];
-        before += v > own || (v == own && j < place);
+        const double v = size_of(x, first, j);
+        before += v > own || (v == own && first + j < place);
     }
     return before;
 }
@@ -393,10 +399,34 @@ wf_status wf_ref_count_correct(wf_ctx *ctx, const wf_array *scores, const wf_arr
     for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
         int64_t label = 0;
         frame.status = label_at(labels, r, c, ignored, &label);
-        count += frame.status == WF_OK && label >= 0 && rank_of(xv + r * c, c, label) < k;
+        count += frame.status == WF_OK && label >= 0 &&
+                 count_before(xv + r * c, c, 0, label, size_of(xv + r * c, 0, label)) < k;
     }
     if (frame.status == WF_OK)
         memcpy(correct->data, &count, sizeof count);
+    return wf_ref_end(&frame);
+}
+
+wf_status wf_ref_label_place(wf_ctx *ctx, const wf_label_place_args *a)
+{
+    int64_t rows, c;
+    wf_ref_rows(a->x, &rows, &c);
+    wf_ref_frame frame = wf_ref_begin(ctx);
+    const double *const xv = wf_ref_in(&frame, a->x), *const given = a->before ? wf_ref_in(&frame, a->at) : NULL;
+    double *const at = a->before ? NULL : wf_ref_out(&frame, a->at, false);
+    int64_t *const before = a->before ? a->before->data : NULL;
+    for (int64_t r = 0; r < rows && frame.status == WF_OK; r++) {
+        const double *const x = xv + r * c;
+        int64_t label = 0;
+        frame.status = label_at(a->labels, r, a->whole, a->ignored, &label);
+        if (frame.status != WF_OK)
+            break;
+        const int64_t here = label - a->first;
+        if (!before)
+            at[r] = label >= 0 && here >= 0 && here < c ? size_of(x, a->first, here) : -INFINITY;
+        else
+            before[r] = label < 0 ? -1 : count_before(x, c, a->first, label, given[r]);
+    }
     return wf_ref_end(&frame);
 }
 
@@ -406,7 +436,7 @@ wf_status wf_ref_count_labels(wf_ctx *ctx, const wf_array *labels, int64_t ignor
     int64_t counted = 0, label = 0;
     for (int64_t r = 0; r < rows; r++) {
         WF_TRY(wf_ref_integer("labels", labels, r, &label));
-        counted += label != ignored;
+        counted += !wf_is_ignored(label, ignored);
     }
     memcpy(count->data, &counted, sizeof counted);
     return WF_OK;

@@ -130,6 +130,7 @@ wf_nll_forward_fn wf_ref_nll_forward;
 wf_nll_backward_fn wf_ref_nll_backward;
 wf_entropy_fn wf_ref_entropy_forward, wf_ref_entropy_backward;
 wf_count_correct_fn wf_ref_count_correct;
+wf_label_place_fn wf_ref_label_place;
 wf_count_labels_fn wf_ref_count_labels;
 wf_optim_update_fn wf_ref_optim_update;
 wf_step_verdict_fn wf_ref_step_verdict;

@@ -45,7 +45,7 @@ static wf_status find_row(const wf_take_args *a, int64_t i, int64_t *row)
 {
     int64_t number;
     WF_TRY(wf_ref_integer("indices", a->index, i, &number));
-    WF_CHECK(number == a->ignored || (number >= 0 && number < a->whole), WF_ERR_ARGUMENT,
+    WF_CHECK(wf_is_ignored(number, a->ignored) || (number >= 0 && number < a->whole), WF_ERR_ARGUMENT,
              "index %lld in place %lld is outside [0, %lld)", (long long)number, (long long)i, (long long)a->whole);
     const int64_t here = number - a->first;
     *row = number != a->ignored && here >= 0 && here < a->table->shape.dim[0] ? here : -1;

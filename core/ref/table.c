@@ -86,6 +86,7 @@ static const wf_kernels table = {
     .entropy_forward = wf_ref_entropy_forward,
     .entropy_backward = wf_ref_entropy_backward,
     .count_correct = wf_ref_count_correct,
+    .label_place = wf_ref_label_place,
     .count_labels = wf_ref_count_labels,
     .optim_update = wf_ref_optim_update,
     .step_verdict = wf_ref_step_verdict,

@@ -93,8 +93,20 @@ wf_status wf_attention_check_opts(const wf_var *q, const struct wf_attention_opt
 bool wf_attention_has_heads(const wf_layout *layout, int64_t heads);
 /* A view of the columns of a table [rows,heads] that belong to some heads. */
 wf_tensor *wf_attention_columns(const wf_tensor *table, int64_t first, int64_t heads);
-/* Fails unless labels [N,...] of an integer type are those of scores [N,C,...], of which all classes are here. */
+struct wf_label_opts;
+/* Fails unless labels [N,...] of an integer type are those of scores [N,C,...]; and, wf_labels_check, all classes are
+ * here. */
+wf_status wf_labels_check_rows(const char *what, const wf_var *scores, const wf_tensor *labels) WF_NODISCARD;
 wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels) WF_NODISCARD;
+/* The axes that cut the classes, all of whose ranks have the same rows. */
+unsigned wf_labels_class_axes(const wf_layout *layout);
+/* What kernels take for the ignored label. */
+int64_t wf_labels_ignored(const struct wf_label_opts *opts);
+/* Fails if the ignored number is WF_NONE_IGNORED, which kernels take for none. */
+wf_status wf_ignored_check(const char *what, bool ignores, int64_t ignored) WF_NODISCARD;
+/* Labels or options that are wrong on some ranks alone: tells the others, which would wait in the sums over the axes
+ * that cut the classes (0: none). Returns `status`. */
+wf_status wf_labels_post(const wf_layout *layout, unsigned axes, wf_status status) WF_NODISCARD;
 /* Makes the largest scores of rows and their log_sum, which are those of this rank's classes, those of all classes.
  * Collective over the axes that cut these: two all-reduces of a number a row. */
 wf_status wf_entropy_merge(const wf_mesh *mesh, unsigned axes, wf_tensor *most, wf_tensor *log_sum) WF_NODISCARD;

@@ -1,4 +1,4 @@
-/* Functions of scores with a label for each row: negative log likelihood, softmax and cross entropy in one, hits. Means
+/* Functions of scores with a label for each row: negative log likelihood, softmax and cross entropy in one. Means
  * are over the rows that count, or by the weights of their labels, of all ranks that hold parts of the scores. The
  * cross entropy takes classes that are cut (entropy_merge.c joins the rows): then a rank's loss is the part of its
  * classes, and its gradient needs no message. */
@@ -8,8 +8,7 @@
 #include "layers/layer_author.h"
 #include "layers/loss.h"
 
-/* One label for each row of scores, of the same samples. */
-static wf_status check_label_rows(const char *what, const wf_var *scores, const wf_tensor *labels)
+wf_status wf_labels_check_rows(const char *what, const wf_var *scores, const wf_tensor *labels)
 {
     char left[WF_LAYOUT_TEXT], right[WF_LAYOUT_TEXT], part[WF_PART_TEXT];
     const wf_shape *s = &scores->value->shape, *l = &labels->shape;
@@ -33,7 +32,7 @@ static wf_status check_label_rows(const char *what, const wf_var *scores, const 
 wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tensor *labels)
 {
     char text[WF_LAYOUT_TEXT];
-    WF_TRY(check_label_rows(what, scores, labels));
+    WF_TRY(wf_labels_check_rows(what, scores, labels));
     WF_CHECK(!wf_layout_is_sharded(&scores->value->layout, 1), WF_ERR_SHAPE,
              "%s needs all of dimension 1, which is sharded: %s; wf_redistribute it first", what,
              wf_layout_text(&scores->value->layout, text));
@@ -41,14 +40,21 @@ wf_status wf_labels_check(const char *what, const wf_var *scores, const wf_tenso
 }
 
 /* The axes that cut the classes, all of whose ranks have the same rows: sums over them join what belongs to one row. */
-static unsigned class_axes(const wf_layout *layout)
+unsigned wf_labels_class_axes(const wf_layout *layout)
 {
     return wf_layout_axes(layout, 1u << 1);
 }
 
-static int64_t ignored_of(wf_label_opts opts)
+int64_t wf_labels_ignored(const wf_label_opts *opts)
 {
-    return opts.ignores ? opts.ignored : WF_NONE_IGNORED;
+    return opts->ignores ? opts->ignored : WF_NONE_IGNORED;
+}
+
+wf_status wf_ignored_check(const char *what, bool ignores, int64_t ignored)
+{
+    WF_CHECK(!ignores || ignored != WF_NONE_IGNORED, WF_ERR_ARGUMENT, "%s: ignored is %lld, should be %lld or more",
+             what, (long long)ignored, (long long)(WF_NONE_IGNORED + 1));
+    return WF_OK;
 }
 
 typedef struct label_state {
@@ -138,7 +144,7 @@ static wf_status count_rows(wf_ctx *ctx, const wf_tensor *labels, const wf_label
 {
     int64_t count = 0;
     if (opts->weight)
-        return sum_weights(labels, ignored_of(*opts), opts->weight, own);
+        return sum_weights(labels, wf_labels_ignored(opts), opts->weight, own);
     WF_TRY(count_labels(ctx, labels, opts->ignored, &count));
     *own = (double)count;
     return WF_OK;
@@ -151,7 +157,7 @@ static wf_status weigh_counted(const wf_var *x, const wf_tensor *labels, const w
     const wf_layout *layout = &x->value->layout;
     double own = 0, all;
     /* Ranks along the classes have the same rows, so they are not counted again. */
-    const unsigned classes = class_axes(layout), axes = wf_layout_axes(layout, ~0U) & ~classes;
+    const unsigned classes = wf_labels_class_axes(layout), axes = wf_layout_axes(layout, ~0U) & ~classes;
     if (opts->reduction != WF_REDUCTION_MEAN || (!opts->ignores && !opts->weight))
         return WF_OK;
     wf_status status =
@@ -185,6 +191,7 @@ static wf_status check_label_opts(const char *what, int64_t classes, const wf_la
     char text[WF_SHAPE_TEXT];
     WF_CHECK(opts->smoothing >= 0 && opts->smoothing <= 1, WF_ERR_ARGUMENT, "%s: smoothing is %g, should be in [0, 1]",
              what, opts->smoothing);
+    WF_TRY(wf_ignored_check(what, opts->ignores, opts->ignored));
     WF_TRY(wf_loss_check_reduction(what, (int)opts->reduction));
     const wf_tensor *w = opts->weight;
     WF_CHECK(!w || (w->shape.rank == 1 && w->shape.dim[0] == classes), WF_ERR_SHAPE,
@@ -236,7 +243,7 @@ wf_var *wf_nll(wf_var *logp, const wf_tensor *labels, wf_label_opts opts)
     /* Labels are few and small: a copy costs little. */
     wf_tensor *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
     wf_status status = weigh_counted(logp, at, &opts, &reduction);
-    const label_state state = {reduction.scale, ignored_of(opts)};
+    const label_state state = {reduction.scale, wf_labels_ignored(&opts)};
     if (status == WF_OK)
         status = nll_run(&state, x, at, y);
     wf_var *out = wf_function_finish(status, logp->tape,
@@ -338,7 +345,7 @@ static wf_status entropy_merge(const entropy_state *state, const entropy_tensors
 static wf_status entropy_forward(wf_status status, const entropy_state *state, const entropy_tensors *t,
                                  const wf_layout *layout)
 {
-    const unsigned axes = class_axes(layout);
+    const unsigned axes = wf_labels_class_axes(layout);
     /* A rank that failed says so; the others would wait in the merge. */
     if (axes != 0) {
         if (status == WF_OK)
@@ -362,7 +369,7 @@ static wf_tensor *rows_of_losses(const wf_var *logits, wf_dtype dtype, wf_shape 
     char text[WF_LAYOUT_TEXT];
     /* Losses are summed over the axes that cut the classes. */
     for (int a = 0; a < WF_AXES; a++)
-        if (class_axes(&logits->value->layout) >> a & 1) {
+        if (wf_labels_class_axes(&logits->value->layout) >> a & 1) {
             whole.placement[a] = WF_REPLICATED;
             whole.dim[a] = 0;
             whole.bounds[a] = NULL;
@@ -376,9 +383,7 @@ static wf_tensor *rows_of_losses(const wf_var *logits, wf_dtype dtype, wf_shape 
     return y;
 }
 
-/* Labels or options that are wrong on some ranks alone: the others would wait in the sums over the axes that cut the
- * classes. */
-static wf_status post_wrong_labels(const wf_layout *layout, unsigned axes, wf_status status)
+wf_status wf_labels_post(const wf_layout *layout, unsigned axes, wf_status status)
 {
     return axes != 0 ? wf_comm_post_failure(wf_mesh_world(layout->mesh), status) : status;
 }
@@ -388,7 +393,7 @@ static wf_status check_entropy(const wf_var *logits, int64_t classes, const wf_t
 {
     if (!labels)
         return wf_error_take("softmax_cross_entropy: the tensor of labels", __FILE__, __LINE__);
-    WF_TRY(check_label_rows("softmax_cross_entropy", logits, labels));
+    WF_TRY(wf_labels_check_rows("softmax_cross_entropy", logits, labels));
     return check_label_opts("softmax_cross_entropy", classes, opts);
 }
 
@@ -401,7 +406,7 @@ wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_lab
     const int64_t whole = layout->known ? layout->global.dim[1] : logits->value->shape.dim[1];
     const int64_t first = layout->known ? layout->box.lo[1] : 0;
     /* Wrong labels of one rank alone are told before the first message. */
-    WF_TRY_NULL(post_wrong_labels(layout, class_axes(layout), check_entropy(logits, whole, labels, &opts)));
+    WF_TRY_NULL(wf_labels_post(layout, wf_labels_class_axes(layout), check_entropy(logits, whole, labels, &opts)));
     wf_reduction reduction = reduction_of_rows(logits, opts.reduction);
     const wf_dtype wide = logits->value->dtype == WF_F64 ? WF_F64 : WF_F32;
     entropy_tensors t = {.x = wf_dense_value(logits),
@@ -409,14 +414,14 @@ wf_var *wf_softmax_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_lab
                          .log_sum = wf_tensor_new_step(logits->value->ctx, wide, labels->shape, WF_ROW_MAJOR),
                          .weight = wf_tensor_dense(opts.weight, wide, WF_ROW_MAJOR)};
     /* Only cut classes need the largest scores kept: a whole row finds its own again. */
-    if (class_axes(layout) != 0)
+    if (wf_labels_class_axes(layout) != 0)
         t.most = wf_tensor_new_step(logits->value->ctx, wide, labels->shape, WF_ROW_MAJOR);
     t.y =
         opts.reduction == WF_REDUCTION_NONE ? rows_of_losses(logits, wide, labels->shape) : wf_reduction_scalar(logits);
     wf_status status = opts.weight && !t.weight ? wf_error_take("weight", __FILE__, __LINE__) : WF_OK;
     if (status == WF_OK)
         status = weigh_counted(logits, t.labels, &opts, &reduction);
-    const entropy_state state = {reduction.scale, opts.smoothing, ignored_of(opts), first, whole};
+    const entropy_state state = {reduction.scale, opts.smoothing, wf_labels_ignored(&opts), first, whole};
     status = entropy_forward(status, &state, &t, layout);
     wf_var *out =
         wf_function_finish(status, logits->tape,
@@ -462,56 +467,17 @@ wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label
     WF_TRY_NULL(wf_function_check("token_cross_entropy", logits, WF_ANY_FUNCTION));
     const wf_layout *const layout = &logits->value->layout;
     /* wf_image moves the classes from dimension 2 to 1. */
-    WF_TRY_NULL(post_wrong_labels(layout, wf_layout_axes(layout, 1u << 2), check_token_labels(logits, labels)));
+    WF_TRY_NULL(wf_labels_post(layout, wf_layout_axes(layout, 1u << 2), check_token_labels(logits, labels)));
     const wf_shape s = logits->value->shape;
     return wf_softmax_cross_entropy(wf_image(logits, WF_SHAPE(s.dim[1])), labels, opts);
-}
-
-static wf_status count_run(const wf_tensor *scores, const wf_tensor *labels, int64_t ignored, int64_t k,
-                           const wf_tensor *correct)
-{
-    WF_NEED(scores);
-    WF_NEED(labels);
-    WF_NEED(correct);
-    const wf_array from = wf_tensor_array(scores), at = wf_tensor_array(labels), to = wf_tensor_array(correct);
-    WF_TRY(scores->ctx->k->count_correct(scores->ctx, &from, &at, ignored, k, &to));
-    return WF_OK;
-}
-
-/* Reads a number from the device, which waits for it: for measuring, not for each step. */
-int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts)
-{
-    return wf_count_top_k(scores, labels, 1, opts);
-}
-
-static wf_status check_top_k(const wf_var *scores, const wf_tensor *labels, int64_t k)
-{
-    WF_CHECK(k >= 1, WF_ERR_ARGUMENT, "count_top_k: k is %lld, should be 1 or more", (long long)k);
-    return wf_labels_check("count_correct", scores, labels);
-}
-
-int64_t wf_count_top_k(const wf_var *scores, const wf_tensor *labels, int64_t k, wf_label_opts opts)
-{
-    if (!scores || !labels || check_top_k(scores, labels, k) != WF_OK)
-        return -1;
-    wf_ctx *ctx = scores->value->ctx;
-    wf_tensor *x = wf_dense_value(scores), *at = wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR);
-    wf_tensor *correct = wf_tensor_new_step(ctx, WF_I64, wf_shape_scalar(), WF_ROW_MAJOR);
-    int64_t count = -1;
-    if (count_run(x, at, ignored_of(opts), k, correct) != WF_OK ||
-        wf_ctx_read(ctx, &count, correct->data, sizeof count) != WF_OK)
-        count = -1;
-    wf_tensor_free(x);
-    wf_tensor_free(at);
-    wf_tensor_free(correct);
-    return count;
 }
 
 int64_t wf_count_labels(const wf_tensor *labels, wf_label_opts opts)
 {
     wf_tensor *at = labels ? wf_tensor_dense(labels, labels->dtype, WF_ROW_MAJOR) : NULL;
     int64_t count = -1;
-    if (!at || count_labels(labels->ctx, at, ignored_of(opts), &count) != WF_OK)
+    if (!at || wf_ignored_check("count_labels", opts.ignores, opts.ignored) != WF_OK ||
+        count_labels(labels->ctx, at, wf_labels_ignored(&opts), &count) != WF_OK)
         count = -1;
     wf_tensor_free(at);
     return count;

@@ -52,6 +52,7 @@ wf_layer *wf_embedding(wf_ctx *ctx, wf_embedding_opts o)
     WF_CHECK_NULL(o.count >= 1 && o.features >= 1, WF_ERR_ARGUMENT,
                   "embedding: count is %lld and features is %lld, should be at least 1", (long long)o.count,
                   (long long)o.features);
+    WF_TRY_NULL(wf_ignored_check("embedding", o.ignores, o.ignored));
     wf_layer *layer = wf_layer_new(ctx, &wf_embedding_serial, sizeof(embedding_state));
     if (!layer)
         return NULL;

@@ -473,12 +473,58 @@ static void borders(run *r)
 }
 BOTH(borders)
 
+/* `place`: of a pair (query 0 and one of three keys) with an index that is wrong. */
+static void refuse_index(wf_ctx *of, int32_t bad, int place, bool causal)
+{
+    char says[64];
+    float host[2];
+    int32_t row[3] = {0, 1, 0};
+    run r = run_on(of, WF_F32);
+    const wf_array q = run_array(&r, WF_F32, WF_SHAPE(1, 1, 2), ROW, LIST(1, 2));
+    const wf_array k = run_array(&r, WF_F32, WF_SHAPE(1, 3, 2), ROW, LIST(1, 2, 3, 4, 5, 6));
+    const wf_array y = run_array(&r, WF_F32, WF_SHAPE(1, 1, 2), ROW, LIST(0, 0));
+    const wf_array lse = run_array(&r, WF_F32, WF_SHAPE(1, 1, 1), ROW, LIST(0));
+    const wf_array bias = run_array(&r, WF_F32, WF_SHAPE(2, 1), ROW, LIST(0.5, 1));
+    wf_array index = {.dtype = WF_I32, .order = ROW, .shape = WF_SHAPE(1, 3)};
+    row[place] = bad;
+    index.data = run_bytes(&r, row, sizeof row);
+    snprintf(says, sizeof says, "index %d in place %d is outside [0, 2)", (int)bad, place);
+    const wf_attention_args args = {.heads = 1,
+                                    .scale = 1,
+                                    .q = &q,
+                                    .k = &k,
+                                    .v = &k,
+                                    .y = &y,
+                                    .lse = &lse,
+                                    .bias = &bias,
+                                    .index = &index,
+                                    .causal = causal};
+    wf_status status = r.k->attention_forward(r.ctx, &args);
+    if (status == WF_OK)
+        status = r.k->to_host(r.ctx, host, y.data, sizeof host);
+    WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), says), "%s: is \"%s\", should say \"%s\"",
+              r.k->name, wf_error_message(), says);
+    wf_error_clear();
+    WF_EXPECT_OK(r.k->to_host(r.ctx, host, y.data, sizeof host));
+    run_free(&r);
+}
+
+/* Also an index that no query sees. */
+static void wrong_index(void)
+{
+    wf_ctx *const contexts[] = {contract_ref(), contract_device()};
+    for (int i = 0; i < 2; i++) {
+        refuse_index(contexts[i], -3, 1, false);
+        refuse_index(contexts[i], INT32_MIN, 2, false);
+        refuse_index(contexts[i], 2, 0, false);
+        refuse_index(contexts[i], -3, 2, true);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    static const test_case cases[] = {{"attention", attention},
-                                      {"weights", weights_both},
-                                      {"neighbours", neighbours},
-                                      {"borders", borders_both},
-                                      {NULL, NULL}};
+    static const test_case cases[] = {{"attention", attention},     {"weights", weights_both},
+                                      {"neighbours", neighbours},   {"borders", borders_both},
+                                      {"wrong_index", wrong_index}, {NULL, NULL}};
     return contract_main(argc, argv, cases);
 }

@@ -259,24 +259,31 @@ static void known_take_body(run *r)
 BOTH(known_take_body)
 
 /* Bad numbers are an error of the call, or of the next one that reads a number, and of that alone. */
+static void refuse_number(wf_ctx *of, double bad, const char *says)
+{
+    run r = run_on(of, WF_F32);
+    const wf_array x = run_array(&r, WF_F32, WF_SHAPE(3, 2), ROW, LIST(1, 2, 3, 4, 5, 6));
+    const wf_array y = run_array(&r, WF_F32, WF_SHAPE(2, 2), ROW, LIST(0, 0, 0, 0));
+    const wf_array index = run_array(&r, WF_I64, WF_SHAPE(2), ROW, LIST(1, bad));
+    float host[4];
+    const wf_take_args args = {.table = &x, .index = &index, .y = &y, .whole = 3, .ignored = WF_NONE_IGNORED};
+    wf_status status = r.k->take_forward(r.ctx, &args);
+    if (status == WF_OK)
+        status = r.k->to_host(r.ctx, host, y.data, sizeof host);
+    WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), says), "%s: %s", r.k->name, wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(r.k->to_host(r.ctx, host, y.data, sizeof host));
+    run_free(&r);
+}
+
 static void wrong_numbers(void)
 {
     wf_ctx *const contexts[] = {contract_ref(), contract_device()};
     for (int i = 0; i < 2; i++) {
-        run r = run_on(contexts[i], WF_F32);
-        const wf_array x = run_array(&r, WF_F32, WF_SHAPE(3, 2), ROW, LIST(1, 2, 3, 4, 5, 6));
-        const wf_array y = run_array(&r, WF_F32, WF_SHAPE(2, 2), ROW, LIST(0, 0, 0, 0));
-        const wf_array index = run_array(&r, WF_I64, WF_SHAPE(2), ROW, LIST(1, -7));
-        float host[4];
-        const wf_take_args args = {.table = &x, .index = &index, .y = &y, .whole = 3, .ignored = WF_NONE_IGNORED};
-        wf_status status = r.k->take_forward(r.ctx, &args);
-        if (status == WF_OK)
-            status = r.k->to_host(r.ctx, host, y.data, sizeof host);
-        WF_EXPECT(status == WF_ERR_ARGUMENT && strstr(wf_error_message(), "index -7 in place 1 is outside [0, 3)"),
-                  "%s: %s", r.k->name, wf_error_message());
-        wf_error_clear();
-        WF_EXPECT_OK(r.k->to_host(r.ctx, host, y.data, sizeof host));
-        run_free(&r);
+        refuse_number(contexts[i], -7, "index -7 in place 1 is outside [0, 3)");
+        refuse_number(contexts[i], 3, "index 3 in place 1 is outside [0, 3)");
+        /* The number that stands for none ignored is one like others. */
+        refuse_number(contexts[i], (double)INT64_MIN, "index -9223372036854775808 in place 1 is outside [0, 3)");
     }
 }
 

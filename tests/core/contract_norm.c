@@ -280,6 +280,44 @@ static void nll(void)
         }
 }
 
+/* Classes [first, first + C) of some more: the scores of labels, and the classes before some given ones. */
+static void label_place_body(run *r)
+{
+    const row_case *const t = r->args;
+    const wf_order order = run_order(t->shape);
+    const wf_dtype wide = run_wide(r);
+    const int64_t first = t->each ? 0 : 2;
+    row_case all = *t;
+    all.shape.dim[1] = first + t->shape.dim[1] + 3;
+    row_note(r, t);
+    r->grid = 0.5;
+    const wf_array x = run_in(r, t->shape, order, -2, 2), labels = labels_of(r, &all);
+    const wf_array at = run_out_of(r, wide, r->round, labels.shape, WF_ROW_MAJOR, false);
+    const wf_array given = run_in_of(r, wide, r->round, labels.shape, WF_ROW_MAJOR, -2, 2);
+    const wf_array before = run_out_of(r, WF_I64, WF_I64, labels.shape, WF_ROW_MAJOR, false);
+    wf_label_place_args args = {
+        .x = &x, .labels = &labels, .ignored = t->ignored, .first = first, .whole = all.shape.dim[1], .at = &at};
+    run_call(r, r->k->label_place(r->ctx, &args));
+    args.at = &given;
+    args.before = &before;
+    run_call(r, r->k->label_place(r->ctx, &args));
+    run_result(r, &at, 0);
+    run_result(r, &before, 0);
+}
+
+static void label_places(void)
+{
+    static const wf_dtype types[] = {WF_U8, WF_I32, WF_I64};
+    int count;
+    const wf_shape *const list = shapes(&count);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < 6; k++) {
+            const row_case t = {
+                .shape = list[i], .labels = types[k % 3], .ignored = k < 3 ? WF_NONE_IGNORED : 1, .each = k % 2 == 1};
+            contract_check("label_place", label_place_body, &t, contract_seed());
+        }
+}
+
 /* What is not of x's type is not rounded to it. */
 static void entropy_body(run *r)
 {
@@ -471,6 +509,7 @@ int main(int argc, char **argv)
                                        {"softmax", softmax},
                                        {"loss", loss},
                                        {"nll", nll},
+                                       {"label_places", label_places},
                                        {"entropy", entropy},
                                        {"entropy_specials", entropy_specials},
                                        {"labels_out_of_range", labels_out_of_range},

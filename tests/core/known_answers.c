@@ -310,6 +310,20 @@ static void losses(run *r)
     expect(r, "cross entropy of one back", &dx, LIST(0, 0, -0.25, 0.25));
     run_call(r, r->k->count_correct(r->ctx, &x, &some, -100, 1, &correct));
     expect(r, "correct of one", &correct, LIST(1));
+    const wf_array three = run_array(r, r->dtype, WF_SHAPE(2, 3), ROW, LIST(NAN, 2, 1, NAN, 2, 3));
+    const wf_array at = run_out_of(r, run_wide(r), run_wide_round(r), WF_SHAPE(2), ROW, false);
+    const wf_array before = run_out_of(r, WF_I64, WF_I64, WF_SHAPE(2), ROW, false);
+    const wf_array fourth = run_array(r, WF_I32, WF_SHAPE(2), ROW, LIST(1, 3));
+    wf_label_place_args place = {.x = &three, .labels = &fourth, .ignored = -100, .whole = 5, .at = &at};
+    run_call(r, r->k->label_place(r->ctx, &place));
+    expect(r, "scores of labels", &at, LIST(2, -INFINITY));
+    place.before = &before;
+    run_call(r, r->k->label_place(r->ctx, &place));
+    expect(r, "before labels", &before, LIST(1, 3));
+    place.labels = &some;
+    place.first = 1;
+    run_call(r, r->k->label_place(r->ctx, &place));
+    expect(r, "before an ignored one", &before, LIST(-1, 2));
     run_call(r, r->k->count_labels(r->ctx, &some, -100, &correct));
     expect(r, "one", &correct, LIST(1));
     run_call(r,

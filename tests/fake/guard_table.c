@@ -225,6 +225,7 @@ static guard_value save_count(wf_count count)
 #define FIELDS_entropy(F)                                                                                              \
     F(P, x) F(P, labels) F(I, ignored) F(D, scale) F(P, weight) F(D, smoothing) F(P, log_sum) F(P, loss) F(P, dloss) F(P, dx) \
     F(P, most) F(I, first) F(I, whole)
+#define FIELDS_label_place(F) F(P, x) F(P, labels) F(I, ignored) F(I, first) F(I, whole) F(P, at) F(P, before)
 /* clang-format on */
 
 #define LOOK_FIELD(kind, field) LOOK(args->field)
@@ -350,6 +351,7 @@ SLOT_OF(entropy, entropy_forward)
 SLOT_OF(entropy, entropy_backward)
 SLOT(5, count_correct, (CTX, ARRAY *a, ARRAY *b, int64_t c, int64_t d, ARRAY *e), (P(0), P(1), I(2), I(3), P(4)), a, b,
      c, d, e)
+SLOT_OF(label_place, label_place)
 SLOT(3, count_labels, (CTX, ARRAY *a, int64_t b, ARRAY *c), (P(0), I(1), P(2)), a, b, c)
 SLOT(5, optim_update, (CTX, wf_optim_kind a, const wf_optim_hyper *b, wf_dtype c, int64_t d, const wf_optim_segment *e),
      (I(0), P(1), I(2), I(3), P(4)), a, b, c, d, e)
@@ -462,7 +464,7 @@ static wf_kernels filled(void)
     TAKE(attention_forward), TAKE(attention_backward), TAKE(gates_forward), TAKE(gates_backward), TAKE(row_most),
         TAKE(row_most_backward), TAKE(take_forward), TAKE(take_backward), TAKE(loss_forward), TAKE(loss_backward),
         TAKE(nll_forward), TAKE(nll_backward), TAKE(entropy_forward), TAKE(entropy_backward), TAKE(count_correct),
-        TAKE(count_labels);
+        TAKE(label_place), TAKE(count_labels);
     TAKE(optim_update), TAKE(step_verdict), TAKE(loss_scale), TAKE(clip_scale);
     return k;
 }

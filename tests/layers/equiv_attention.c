@@ -471,6 +471,7 @@ static int run(int argc, char **argv)
                                    {"cross", cross},
                                    {"regions", regions},
                                    {"vocabulary", vocabulary},
+                                   {"hits", hits},
                                    {"languages", languages},
                                    {"wrong_labels", wrong_labels},
                                    {"unknown_features", unknown_features},

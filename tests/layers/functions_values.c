@@ -376,6 +376,29 @@ static void label_errors(void)
     end();
 }
 
+/* INT64_MIN stands for no ignored label in the kernels, and is a wrong label and a wrong index like others. */
+static void least_number(void)
+{
+    begin();
+    const int64_t label[] = {0, INT64_MIN};
+    const wf_label_opts least = {.ignores = true, .ignored = INT64_MIN};
+    wf_tensor *low = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(2), label);
+    wf_var *x = leaf(WF_SHAPE(2, 3), (double[]){1, 2, 3, 5, 5, 5});
+    expect_null("ignoring it", wf_nll_with(x, low, least), WF_ERR_ARGUMENT,
+                "nll: ignored is -9223372036854775808, should be -9223372036854775807 or more");
+    WF_EXPECT(wf_count_correct(x, low, least) == -1 && wf_count_labels(low, least) == -1, "hits ignoring it");
+    wf_error_clear();
+    expect_null("the label", wf_nll(x, low, (wf_label_opts){0}), WF_ERR_ARGUMENT,
+                "label -9223372036854775808 in row 1 is outside [0, 3)");
+    expect_null("the index", wf_take(x, wf_input(tape, low)), WF_ERR_ARGUMENT,
+                "index -9223372036854775808 in place 1 is outside [0, 2)");
+    WF_EXPECT(wf_count_correct(x, low, (wf_label_opts){0}) == -1, "hits of the label");
+    wf_error_clear();
+    WF_EXPECT(wf_count_labels(low, (wf_label_opts){0}) == 2, "the label does not count");
+    wf_tensor_free(low);
+    end();
+}
+
 static void concat_and_slice(void)
 {
     begin();
@@ -497,6 +520,7 @@ int main(int argc, char **argv)
                                    {"ignored_labels", ignored_labels},
                                    {"weighted_classes", weighted_classes},
                                    {"label_errors", label_errors},
+                                   {"least_number", least_number},
                                    {"concat_and_slice", concat_and_slice},
                                    {"reshapes", reshapes},
                                    {"transposes", transposes},

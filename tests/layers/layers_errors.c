@@ -87,6 +87,8 @@ static void other_options(void)
     refused(wf_positions(ctx, (wf_positions_opts){.length = 2, .features = 3, .kind = WF_POSITIONS_SINE}),
             WF_ERR_ARGUMENT, "features is 3, should be even");
     refused(wf_embedding(ctx, (wf_embedding_opts){.count = 2}), WF_ERR_ARGUMENT, "features is 0");
+    refused(wf_embedding(ctx, (wf_embedding_opts){.count = 2, .features = 2, .ignores = true, .ignored = INT64_MIN}),
+            WF_ERR_ARGUMENT, "embedding: ignored is -9223372036854775808, should be");
     refused(wf_patch_embed(ctx, (wf_patch_embed_opts){.in = 1, .out = 1}), WF_ERR_ARGUMENT, "dimension 0 is 0");
     refused(wf_patch_embed(ctx, (wf_patch_embed_opts){.in = 1, .out = 1, .nd = 4, .patch = 2}), WF_ERR_ARGUMENT,
             "nd is 4");

@@ -1,10 +1,11 @@
 /* A head that is tied to an embedding, both cut by vocabulary, and the cross entropy of its scores: losses and the
- * gradient of the matrix are those of the serial model, and what is sent does not depend on the vocabulary. For
- * equiv_attention. */
+ * gradient of the matrix are those of the serial model, and what is sent does not depend on the vocabulary. Hits
+ * and confusion matrices of scores whose classes are cut are those of the whole. For equiv_attention. */
 #ifndef WF_TESTS_VOCABULARY_H
 #define WF_TESTS_VOCABULARY_H
 
 #include "layers/loss.h"
+#include "optim/confusion.h"
 #include "tests/layers/attention_parts.h"
 
 #include <math.h>
@@ -62,18 +63,6 @@ static double total_of(const wf_mesh *mesh, const wf_var *y)
     return value;
 }
 
-/* Each rank that has some of the classes says so. */
-static void refuse_hits(const wf_mesh *mesh, wf_var *scores, const wf_tensor *labels)
-{
-    if (!mesh || wf_mesh_size(mesh, WF_AXIS_CHANNEL) == 1)
-        return;
-    wf_var *pixels = wf_image(scores, WF_SHAPE(wf_var_shape(scores).dim[1]));
-    WF_EXPECT(wf_count_correct(pixels, labels, (wf_label_opts){0}) == -1 &&
-                  strstr(wf_error_message(), "needs all of dimension 1, which is sharded"),
-              "hits of cut classes: %s", wf_error_message());
-    wf_error_clear();
-}
-
 static void run_words(const word_case *c, const wf_mesh *mesh, wf_tape *tape, word_outcome *to)
 {
     int32_t text[TEXTS * PLACES], next[TEXTS * PLACES];
@@ -93,7 +82,6 @@ static void run_words(const word_case *c, const wf_mesh *mesh, wf_tape *tape, wo
     const wf_label_opts opts = {
         .ignores = c->ignores, .ignored = NOT_COUNTED, .smoothing = c->smoothing, .reduction = c->reduction};
     wf_var *scores = wf_apply(to->model, wf_input(tape, x));
-    refuse_hits(mesh, scores, t);
     wf_var *each = wf_token_cross_entropy(scores, t, opts);
     WF_EXPECT(each, "%s", wf_error_message());
     if (c->reduction == WF_REDUCTION_NONE) {
@@ -171,8 +159,129 @@ static void vocabulary(void)
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
+/* --- hits ----------------------------------------------------------------------------------------------------------
+ */
+
+enum { HIT_ROWS = 6, HIT_PIXELS = 5, MOST_CLASSES = 9 };
+
+typedef struct hit_case {
+    int64_t classes;
+    bool uneven; /* the last part is one class, the one before it the others, and the rest are empty */
+    wf_dtype type;
+    double special; /* scores of some classes */
+} hit_case;
+
+/* Few different scores, so that many are equal, also to each other's in other parts. */
+static double score_at(const hit_case *c, int64_t n, int64_t k, int64_t p)
+{
+    const int64_t at = n * 7 + k * 5 + p * 3;
+    return at % 6 == 1 || (k == 0 && n == 1) ? c->special : (double)(at * at % 4) - 1;
+}
+
+static void fill_hits(const hit_case *c, wf_tensor *scores, wf_tensor *labels)
+{
+    double score[HIT_ROWS * MOST_CLASSES * HIT_PIXELS];
+    int32_t label[HIT_ROWS * HIT_PIXELS];
+    for (int64_t n = 0; n < HIT_ROWS; n++)
+        for (int64_t p = 0; p < HIT_PIXELS; p++) {
+            label[n * HIT_PIXELS + p] = (n + p) % 5 == 3 ? NOT_COUNTED : (int32_t)((n * 2 + p) % c->classes);
+            for (int64_t k = 0; k < c->classes; k++)
+                score[(n * c->classes + k) * HIT_PIXELS + p] = score_at(c, n, k, p);
+        }
+    values_set(scores, score);
+    WF_EXPECT_OK(wf_tensor_import(labels, label, sizeof label));
+}
+
+static wf_layout layout_of_hits(const hit_case *c, const wf_mesh *mesh, wf_shape shape, bool labels)
+{
+    int64_t bounds[64] = {0};
+    const int parts = wf_mesh_size(mesh, WF_AXIS_CHANNEL);
+    for (int r = 1; r <= parts; r++)
+        bounds[r] = r == parts ? c->classes : r == parts - 1 && r > 0 ? c->classes - 1 : 0;
+    wf_layout_opts cut = {.dim = {[WF_AXIS_DATA] = WF_DIM(0), [WF_AXIS_HEIGHT] = labels ? WF_DIM(1) : WF_DIM(2)}};
+    wf_layout layout;
+    if (!labels)
+        cut.dim[WF_AXIS_CHANNEL] = WF_DIM(1);
+    if (!labels && c->uneven && parts > 1)
+        cut.bounds[WF_AXIS_CHANNEL] = bounds;
+    WF_EXPECT_OK(wf_mesh_layout(mesh, shape, cut, &layout));
+    return layout;
+}
+
+static wf_tensor *part_of_hits(const wf_tensor *whole, wf_layout layout)
+{
+    wf_tensor *view = wf_tensor_view(whole, layout.box);
+    wf_tensor *part = wf_tensor_copy(view, wf_tensor_dtype(whole), WF_CHANNELS_LAST);
+    WF_EXPECT_OK(wf_tensor_set_layout(part, layout));
+    wf_tensor_free(view);
+    return part;
+}
+
+/* Counts of the parts are summed over the ranks that have other rows; those that share them all have each row's. */
+static void compare_hits(const wf_mesh *mesh, const hit_case *c)
+{
+    const wf_shape shape = WF_SHAPE(HIT_ROWS, c->classes, HIT_PIXELS), rows = WF_SHAPE(HIT_ROWS, HIT_PIXELS);
+    const wf_label_opts opts = {.ignores = true, .ignored = NOT_COUNTED};
+    wf_comm *others = wf_mesh_comm_of(mesh, 1u << WF_AXIS_DATA | 1u << WF_AXIS_HEIGHT);
+    wf_confusion *serial = wf_confusion_new(wf_mesh_comm_of(mesh, 0), c->classes),
+                 *shared = wf_confusion_new(others, c->classes);
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *scores = wf_tensor_new(ctx, c->type, shape), *labels = wf_tensor_new(ctx, WF_I32, rows);
+    fill_hits(c, scores, labels);
+    wf_tensor *part = part_of_hits(scores, layout_of_hits(c, mesh, shape, false)),
+              *own = part_of_hits(labels, layout_of_hits(c, mesh, rows, true));
+    for (int64_t k = 1; k <= c->classes + 1; k += 2) {
+        const int64_t want = wf_count_top_k(wf_input(tape, scores), labels, k, opts);
+        int64_t got = wf_count_top_k(wf_input(tape, part), own, k, opts);
+        WF_EXPECT(want >= 0 && got >= 0, "hits: %s", wf_error_message());
+        WF_EXPECT_OK(wf_allreduce_i64(others, &got, 1, WF_SUM));
+        WF_EXPECT(got == want, "%s, %lld classes, special %g: %lld are among %lld, should be %lld", wf_mesh_text(mesh),
+                  (long long)c->classes, c->special, (long long)got, (long long)k, (long long)want);
+    }
+    WF_EXPECT_OK(wf_confusion_add(serial, wf_input(tape, scores), labels, opts));
+    WF_EXPECT_OK(wf_confusion_add(shared, wf_input(tape, part), own, opts));
+    WF_EXPECT_OK(wf_confusion_finish(serial));
+    WF_EXPECT_OK(wf_confusion_finish(shared));
+    for (int64_t at = 0; at < c->classes * c->classes; at++) {
+        const int64_t label = at / c->classes, taken = at % c->classes;
+        WF_EXPECT(wf_confusion_count(shared, label, taken) == wf_confusion_count(serial, label, taken),
+                  "%s, %lld classes, special %g: %lld of %lld taken for %lld, should be %lld", wf_mesh_text(mesh),
+                  (long long)c->classes, c->special, (long long)wf_confusion_count(shared, label, taken),
+                  (long long)label, (long long)taken, (long long)wf_confusion_count(serial, label, taken));
+    }
+    wf_tensor *const all[] = {scores, labels, part, own};
+    for (int i = 0; i < 4; i++)
+        wf_tensor_free(all[i]);
+    wf_confusion_free(serial);
+    wf_confusion_free(shared);
+    wf_tape_free(tape);
+}
+
+static void hits(void)
+{
+    static const hit_case cases[] = {{.classes = 9, .type = WF_F64, .special = 2},
+                                     {.classes = 9, .uneven = true, .type = WF_F32, .special = NAN},
+                                     {.classes = 3, .type = WF_F32, .special = INFINITY},
+                                     {.classes = 7, .uneven = true, .type = WF_F64, .special = -INFINITY},
+                                     {.classes = 2, .type = WF_F64, .special = NAN}};
+    begin_ranks();
+    for (int channel = 1; channel <= size; channel++)
+        for (int high = 1; channel * high <= size; high++) {
+            if (size % (channel * high) != 0)
+                continue;
+            wf_mesh *mesh =
+                wf_mesh_open(comm, (wf_mesh_opts){.data = size / channel / high, .channel = channel, .height = high});
+            WF_EXPECT(mesh, "%s", wf_error_message());
+            for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+                compare_hits(mesh, &cases[i]);
+            wf_mesh_close(mesh);
+        }
+    WF_EXPECT_OK(wf_comm_close(comm));
+}
+
 typedef struct wrong_label {
-    bool tokens, absent;
+    enum { OF_IMAGES, OF_TOKENS, OF_HITS } kind;
+    bool absent;
     int64_t texts, places;
     wf_dtype type;
     const char *says;
@@ -198,9 +307,11 @@ static void refuse_label(const wrong_label *w)
     wf_var *x = wf_leaf(tape, part), *image = wf_image(x, WF_SHAPE(PLACES));
     WF_EXPECT(image, "%s", wf_error_message());
     WF_EXPECT_OK(wf_barrier(comm)); /* what fails here is the function under test */
-    const wf_var *y = w->tokens ? wf_token_cross_entropy(x, given, (wf_label_opts){0})
-                                : wf_softmax_cross_entropy(image, given, (wf_label_opts){0});
-    WF_EXPECT(!y && strstr(wf_error_message(), w->says), "is \"%s\", should say \"%s\"", wf_error_message(), w->says);
+    const bool passes = w->kind == OF_HITS     ? wf_count_correct(image, given, (wf_label_opts){0}) >= 0
+                        : w->kind == OF_TOKENS ? wf_token_cross_entropy(x, given, (wf_label_opts){0}) != NULL
+                                               : wf_softmax_cross_entropy(image, given, (wf_label_opts){0}) != NULL;
+    WF_EXPECT(!passes && strstr(wf_error_message(), w->says), "is \"%s\", should say \"%s\"", wf_error_message(),
+              w->says);
     wf_error_clear();
     wf_tensor_free(labels);
     wf_tensor_free(part);
@@ -215,11 +326,13 @@ static void refuse_label(const wrong_label *w)
 static void wrong_labels(void)
 {
     static const wrong_label cases[] = {
-        {true, false, TEXTS, PLACES + 1, WF_I32, "labels [N,T], not [3,5,6] and [3,6]"},
-        {true, true, TEXTS, PLACES, WF_I32, "token_cross_entropy: the tensor of labels is NULL"},
-        {true, false, TEXTS, PLACES, WF_F32, "u8, i32 or i64, not f32"},
-        {false, false, TEXTS + 1, PLACES, WF_I32, "and [4,5]"},
-        {false, true, TEXTS, PLACES, WF_I32, "softmax_cross_entropy: the tensor of labels is NULL"},
+        {OF_TOKENS, false, TEXTS, PLACES + 1, WF_I32, "labels [N,T], not [3,5,6] and [3,6]"},
+        {OF_TOKENS, true, TEXTS, PLACES, WF_I32, "token_cross_entropy: the tensor of labels is NULL"},
+        {OF_TOKENS, false, TEXTS, PLACES, WF_F32, "u8, i32 or i64, not f32"},
+        {OF_IMAGES, false, TEXTS + 1, PLACES, WF_I32, "and [4,5]"},
+        {OF_IMAGES, true, TEXTS, PLACES, WF_I32, "softmax_cross_entropy: the tensor of labels is NULL"},
+        {OF_HITS, false, TEXTS + 1, PLACES, WF_I32, "and [4,5]"},
+        {OF_HITS, true, TEXTS, PLACES, WF_I32, "count_correct: the tensor of labels is NULL"},
     };
     begin_ranks();
     const bool two = size == 2;
