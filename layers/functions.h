@@ -47,9 +47,10 @@ wf_var *wf_log_softmax(wf_var *x);
 
 /* a + b, a - b, a b, a / b, types as above; the output has a's order, or that of the one with more dimensions. Shapes
  * follow NumPy's rule: aligned at their last dimensions, a dimension that is missing or of length 1 is repeated.
- * Layouts must be equal; but where the result is sharded over an axis along a dimension that one of them repeats, or
- * has with length 1 as the result does, that one is replicated over it. Its gradient is summed over the repeated
- * elements of all ranks: backward is then collective over that axis. Losses may be added and subtracted: parts of
+ * Layouts must be equal; b is brought to the shard bounds of a where only these differ (an exchange, collective over
+ * the axes). But where the result is sharded over an axis along a dimension that one of them repeats, or has with
+ * length 1 as the result does, that one is replicated over it. Its gradient is summed over the repeated elements of all
+ * ranks: backward is then collective over that axis. Losses may be added and subtracted: parts of
  * global values with each other; local means over equally many samples; a local mean and a plain number. Any other
  * combination is WF_ERR_STATE. */
 wf_var *wf_add(wf_var *a, wf_var *b);
@@ -108,8 +109,9 @@ wf_var *wf_cast(wf_var *x, wf_dtype dtype);
 wf_var *wf_detach(wf_var *x);
 
 /* Joins tensors along dimension `dim` (negative: from the last), in the order of the list. All other dimensions, and
- * layouts, must be equal: wf_redistribute brings one to the layout of another. The output has the order of memory of
- * the first tensor. `dim` must not be sharded. */
+ * layouts, must be equal: wf_redistribute brings one to the layout of another. Inputs that the same axes cut at other
+ * shard bounds are brought to those of the first, as the skips of a U-Net whose halves are uneven: an exchange, then
+ * collective over these axes. The output has the order of memory of the first tensor. `dim` must not be sharded. */
 wf_var *wf_concat(int count, wf_var *const *x, int dim);
 /* The elements of `box`, in this rank's coordinates; a sharded dimension must be whole in it. */
 wf_var *wf_slice(wf_var *x, wf_box box);

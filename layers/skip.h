@@ -22,9 +22,8 @@ extern "C" {
 #endif
 
 /* y of the chain's value x and the one that was kept: wf_add, wf_mul, or a function of the program, as one that calls
- * wf_concat. Pixels that ranks share may come back at other shard bounds (halved and doubled where a half is uneven): a
- * function then brings `kept` to those of x, by wf_redistribute(kept, wf_tensor_layout(wf_value(x))) for equal shapes.
- */
+ * wf_concat. Pixels that ranks share may come back at other shard bounds (halved and doubled where a half is uneven):
+ * these functions bring `kept` to those of x; others do by wf_redistribute(kept, wf_tensor_layout(wf_value(x))). */
 typedef wf_var *(*wf_skip_join)(wf_var *x, wf_var *kept);
 
 #define WF_NAMES(...)                                                                                                  \

@@ -62,17 +62,6 @@ static wf_layer *up(wf_ctx *ctx, const unet_opts *o, int64_t in, int64_t out)
     return wf_sequential(ctx, WF_LAYERS(larger, conv(ctx, o, in, out, 3)));
 }
 
-/* Brings a skip to the layout of x: if sides do not halve evenly on every rank, a level that comes up may be sharded
- * elsewhere than it was. */
-static wf_var *skip_to(wf_var *skip, wf_var *x)
-{
-    const wf_layout is = wf_tensor_layout(wf_value(skip)), target = wf_tensor_layout(wf_value(x));
-    bool same = true;
-    for (int axis = 0; axis < WF_AXES; axis++)
-        same = same && is.bounds[axis] == target.bounds[axis];
-    return same ? skip : wf_redistribute(skip, target);
-}
-
 /* Gathers all channels, which a concatenation needs, if layers are split by channels. */
 static wf_var *all_channels(wf_var *x)
 {
@@ -96,9 +85,8 @@ static wf_var *level_forward(wf_layer *self, void *user, wf_var *x)
     below = wf_apply(wf_layer_child(self, "up"), below);
     if (!below)
         return NULL;
-    below = all_channels(below);
-    here = skip_to(all_channels(here), below);
-    return wf_apply(wf_layer_child(self, "after"), wf_concat(2, (wf_var *[]){here, below}, 1));
+    return wf_apply(wf_layer_child(self, "after"),
+                    wf_concat(2, (wf_var *[]){all_channels(here), all_channels(below)}, 1));
 }
 
 /* [N,in,...] -> [N,width,...] */

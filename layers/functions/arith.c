@@ -1,5 +1,6 @@
 /* Arithmetic, sums and means, detach: the model of an op with two inputs (add_scaled, binary, mul_backward). Sums of
- * sharded values are parts of a global sum and are marked as such; nothing here communicates. */
+ * sharded values are parts of a global sum and are marked as such; nothing here communicates, but that the second of
+ * two inputs is brought to the shard bounds of the first. */
 #include "layers/functions.h"
 #include "layers/functions/functions_impl.h"
 
@@ -119,6 +120,7 @@ static wf_var *add_scaled(const wf_op *op, wf_var *a, double beta, wf_var *b)
     if (a->no_loss && b->no_loss)
         return a;
     WF_TRY_NULL(wf_function_promote(&a, &b));
+    WF_NEED_NULL(b = wf_function_align(b, a));
     if (wf_broadcasts(a, b))
         return wf_broadcast_binary(beta < 0 ? WF_BINARY_SUB_OF : WF_BINARY_ADD_OF, a, b);
     WF_TRY_NULL(wf_function_check_pair(op->name, a, b, WF_LINEAR));
@@ -155,6 +157,7 @@ wf_var *wf_mul(wf_var *a, wf_var *b)
     if (!a || !b)
         return NULL;
     WF_TRY_NULL(wf_function_promote(&a, &b));
+    WF_NEED_NULL(b = wf_function_align(b, a));
     if (wf_broadcasts(a, b))
         return wf_broadcast_binary(WF_BINARY_MUL_OF, a, b);
     WF_TRY_NULL(wf_function_check_pair("mul", a, b, WF_ANY_FUNCTION));

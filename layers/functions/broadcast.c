@@ -284,5 +284,6 @@ wf_var *wf_div(wf_var *a, wf_var *b)
     if (!a || !b)
         return NULL;
     WF_TRY_NULL(wf_function_promote(&a, &b));
+    WF_NEED_NULL(b = wf_function_align(b, a));
     return wf_broadcast_binary(WF_BINARY_DIV_OF, a, b);
 }

@@ -20,6 +20,10 @@ wf_status wf_function_check(const char *what, const wf_var *x, wf_linearity line
 wf_status wf_function_check_pair(const char *what, const wf_var *a, const wf_var *b,
                                  wf_linearity linearity) WF_NODISCARD;
 wf_status wf_function_check_layouts(const char *what, const wf_var *a, const wf_var *b) WF_NODISCARD;
+/* x at the shard bounds of `to` along the axes that cut both along one dimension, whose lengths are equal: halves that
+ * were doubled again come back at others. x itself where that moves nothing; NULL passes. Collective over these axes.
+ */
+wf_var *wf_function_align(wf_var *x, const wf_var *to);
 /* Writes " (this rank's part of [8,3])" into text, or "" for a tensor that is whole here, and returns it. */
 #define WF_PART_TEXT (WF_SHAPE_TEXT + 32)
 const char *wf_part_text(const wf_layout *layout, char text[WF_PART_TEXT]);

@@ -143,6 +143,16 @@ static wf_var *concat(int count, wf_var *const *x, wf_dtype dtype, int64_t *stat
                               y);
 }
 
+/* Inputs at the shard bounds of the first one, which may be other variables. */
+static wf_status align_inputs(int count, wf_var *const *x, wf_var **aligned)
+{
+    for (int i = 0; i < count; i++) {
+        aligned[i] = i == 0 ? x[0] : wf_function_align(x[i], x[0]);
+        WF_NEED(aligned[i]);
+    }
+    return WF_OK;
+}
+
 wf_var *wf_concat(int count, wf_var *const *x, int dim)
 {
     WF_CHECK_NULL(count > 0 && x, WF_ERR_ARGUMENT, "concat of %d variables; it takes one or more", count);
@@ -150,17 +160,19 @@ wf_var *wf_concat(int count, wf_var *const *x, int dim)
         if (!x[i])
             return NULL;
     wf_dtype dtype;
-    if (dim < 0 && x[0]->value)
-        dim += x[0]->value->shape.rank;
-    WF_TRY_NULL(concat_check(count, x, dim, &dtype));
     wf_ctx *ctx = wf_tape_ctx(x[0]->tape);
-    const size_t bytes = ((size_t)count + 1) * sizeof(int64_t);
+    const size_t bytes = ((size_t)count + 1) * sizeof(int64_t) + (size_t)count * sizeof(wf_var *);
     void *memory;
     WF_TRY_NULL(wf_pool_take_host(ctx, bytes, &memory));
     /* From the pool: the number of inputs is the caller's, and no fixed array would do. */
-    int64_t *state = memory;
-    state[0] = dim;
-    wf_var *y = concat(count, x, dtype, state);
+    int64_t *const state = memory;
+    wf_var **const aligned = (wf_var **)(state + count + 1), *y = NULL;
+    if (dim < 0 && x[0]->value)
+        dim += x[0]->value->shape.rank;
+    if (align_inputs(count, x, aligned) == WF_OK && concat_check(count, aligned, dim, &dtype) == WF_OK) {
+        state[0] = dim;
+        y = concat(count, aligned, dtype, state);
+    }
     wf_pool_give_host(ctx, memory, bytes);
     return y;
 }

@@ -102,6 +102,20 @@ static wf_layer *make_unet_3d(wf_ctx *ctx)
     return unet(ctx, (unet_opts){.dims = 3, .in = 1, .width = 4, .levels = 1, .classes = CLASSES});
 }
 
+/* Halves of pixels that ranks share come back at other shard bounds. */
+static wf_layer *make_skips(wf_ctx *ctx)
+{
+    const wf_conv_opts first = {.in = 3, .out = 4, .kernel = 3, .pad = 1},
+                       inner = {.in = 4, .out = 4, .kernel = 3, .pad = 1};
+    const wf_conv_opts last = {.in = 4, .out = CLASSES, .kernel = 1, .replicate = true};
+    const wf_pool_opts half = {.kernel = 2, .stride = 2};
+    return wf_sequential(ctx,
+                         WF_LAYERS(wf_conv2d(ctx, first), wf_skip_stash(ctx, "a"), wf_max_pool2d(ctx, half),
+                                   wf_conv2d(ctx, inner), wf_upsample2d(ctx, (wf_upsample_opts){.scale = 2}),
+                                   wf_skip_stash(ctx, "b"), wf_lambda(ctx, wf_tanh), wf_skip_pop(ctx, "a", wf_add),
+                                   wf_lambda(ctx, wf_sigmoid), wf_skip_pop(ctx, "b", wf_mul), wf_conv2d(ctx, last)));
+}
+
 /* Steps of one program: serial, or on all ranks of a mesh. */
 typedef struct program {
     wf_ctx *ctx;
@@ -454,6 +468,7 @@ static void every_model(const setting *how)
     on_every(&(subject){"U-Net, layer", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_layer}, train);
     on_every(&(subject){"U-Net, no norm", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_none}, train);
     on_every(&(subject){"U-Net with upsampling", WF_SHAPE(BATCH, 3, 8, 6), true, make_unet_upsample}, train);
+    on_every(&(subject){"skips", WF_SHAPE(BATCH, 3, 6, 10), true, make_skips}, train);
     on_every(&(subject){"U-Net, 3-D", WF_SHAPE(BATCH, 1, 4, 4, 4), true, make_unet_3d}, train);
     on_every(&(subject){"DCGAN", WF_SHAPE(BATCH, 3, 32, 32), false, NULL}, adversaries);
 }

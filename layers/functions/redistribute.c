@@ -6,6 +6,8 @@
 #include "layers/functions/functions_impl.h"
 #include "layers/layer_author.h"
 
+#include <string.h>
+
 /* State: from where to where. local: the value had no layout, so its gradient gets none. */
 typedef struct redistribution {
     wf_layout from, to;
@@ -71,6 +73,40 @@ wf_var *wf_redistribute_along(wf_var *x, wf_layout target, unsigned axes)
     return wf_function_finish(
         y ? WF_OK : wf_error_code(), x->tape,
         &(wf_node_spec){.op = &redistribute_op, .n_in = 1, .in = &x, .state = &state, .state_bytes = sizeof state}, y);
+}
+
+/* Returns true if both are cut by this axis along dimension d, into other parts of the same length. The verdict is that
+ * of all ranks of the axis, since each knows the bounds of all. */
+static bool cuts_elsewhere(const wf_layout *a, const wf_layout *b, int axis)
+{
+    const int d = a->dim[axis];
+    if (a->placement[axis] != WF_SHARDED || b->placement[axis] != WF_SHARDED || b->dim[axis] != d ||
+        a->global.dim[d] != b->global.dim[d] || !a->bounds[axis] || !b->bounds[axis])
+        return false;
+    const size_t count = (size_t)wf_mesh_size(a->mesh, (wf_axis)axis) + 1;
+    return a->bounds[axis] != b->bounds[axis] &&
+           memcmp(a->bounds[axis], b->bounds[axis], count * sizeof *a->bounds[axis]) != 0;
+}
+
+wf_var *wf_function_align(wf_var *x, const wf_var *to)
+{
+    if (!x || !x->value || !to->value)
+        return x;
+    wf_layout target = x->value->layout;
+    const wf_layout *const is = &to->value->layout;
+    unsigned moved = 0;
+    if (!target.known || !is->known || target.mesh != is->mesh || target.global.rank != is->global.rank)
+        return x;
+    for (int axis = 0; axis < WF_AXES; axis++) {
+        const int d = target.dim[axis];
+        if (!cuts_elsewhere(&target, is, axis))
+            continue;
+        target.bounds[axis] = is->bounds[axis];
+        target.box.lo[d] = is->box.lo[d];
+        target.box.hi[d] = is->box.hi[d];
+        moved |= 1u << axis;
+    }
+    return moved ? wf_redistribute_along(x, target, moved) : x;
 }
 
 wf_var *wf_redistribute(wf_var *x, wf_layout target)
