@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum { SHOWN = 8, SIDE = 28 }; /* pictures in a row, and rows of them; pixels of a side */
+enum { TIMED = 4096 };         /* steps whose time is known: the newest */
 
 typedef struct settings {
     const char *communicator, *model, *split, *schedule, *recompute, *plan, *data, *out, *timeline;
@@ -105,7 +106,7 @@ typedef struct training {
     wf_iter *images;
     autoencoder_codes codes;
     int64_t steps;
-    double *took; /* seconds of each step */
+    double took[TIMED]; /* seconds of step i at i % TIMED */
 } training;
 
 static wf_var *squared_errors(wf_var *y, const wf_tensor *target)
@@ -235,9 +236,10 @@ static wf_status train_step(wf_trainer *trainer, void *user)
     WF_MUST(wf_tape_reset(t->tape));
     if (t->plan)
         WF_MUST(wf_training_plan_compare(t->plan, t->comm, STDOUT_FILENO));
-    t->took[i] = example_seconds() - begin;
+    const double took = example_seconds() - begin;
+    t->took[i % TIMED] = took;
     if ((i + 1) % t->settings->log_every == 0 || i + 1 == t->steps)
-        wf_trainer_print(trainer, "step %lld: loss %.6f, %.2f ms", (long long)i + 1, value, 1e3 * t->took[i]);
+        wf_trainer_print(trainer, "step %lld: loss %.6f, %.2f ms", (long long)i + 1, value, 1e3 * took);
     wf_trainer_add_samples(trainer, b.global);
     return wf_trainer_observe(trainer, "loss", value, (double)b.size);
 }
@@ -248,22 +250,19 @@ static int by_size(const void *left, const void *right)
     return *a < *b ? -1 : *a > *b;
 }
 
-/* The median time of a step. The first two, which make what the others use again, count only where there are no more.
- */
+/* The median time of the newest steps. The first two, which make what the others use again, count only where there are
+ * no more. */
 static double median_step(training *t)
 {
-    const int64_t from = t->steps > 2 ? 2 : 0;
-    qsort(t->took + from, (size_t)(t->steps - from), sizeof *t->took, by_size);
-    return t->took[from + (t->steps - from) / 2];
+    const int64_t from = t->steps > 2 && t->steps <= TIMED ? 2 : 0, to = t->steps < TIMED ? t->steps : TIMED;
+    qsort(t->took + from, (size_t)(to - from), sizeof *t->took, by_size);
+    return t->took[from + (to - from) / 2];
 }
 
 static double train(training *t, const settings *s)
 {
     const int64_t length = wf_iter_epoch_length(t->images);
     t->steps = s->epochs ? s->epochs * length : s->steps;
-    t->took = calloc((size_t)t->steps, sizeof *t->took);
-    if (!t->took)
-        example_abort("out of memory for the times of %lld steps", (long long)t->steps);
     wf_trainer *trainer = wf_trainer_new(t->comm, train_step, t,
                                          (wf_trainer_opts){.epoch_length = length,
                                                            .iterations = t->steps,
@@ -276,9 +275,7 @@ static double train(training *t, const settings *s)
     example_check(t->comm, wf_check(trainer));
     WF_MUST(wf_trainer_run(trainer));
     wf_trainer_free(trainer);
-    const double median = median_step(t);
-    free(t->took);
-    return median;
+    return median_step(t);
 }
 
 /* --- pictures -------------------------------------------------------------------------------------------------------

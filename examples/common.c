@@ -6,6 +6,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,11 +43,13 @@ static error_t take_real(struct argp_state *state, const example_option *option,
 {
     char *end;
     const double value = strtod(text, &end);
-    if (end == text || *end || !(value > 0) || value > MOST_REAL) {
-        argp_error(state, "--%s %s: should be a number above 0, up to %g", option->name, text, MOST_REAL);
+    const bool least = option->zero ? value >= 0 : value > 0;
+    if (end == text || *end || !least || value > MOST_REAL) {
+        argp_error(state, "--%s %s: should be a number %s, up to %g", option->name, text,
+                   option->zero ? "of 0 or more" : "above 0", MOST_REAL);
         return EINVAL;
     }
-    *option->real = value;
+    *option->real = fabs(value); /* not -0 */
     return 0;
 }
 
@@ -92,6 +95,8 @@ void example_options(int argc, char **argv, const char *about, const example_opt
     for (; table[i].name && i < MOST_OPTIONS; i++) {
         if (table[i].number && (table[i].most <= 0 || table[i].most > EXAMPLE_MOST_COUNT))
             example_abort("--%s has no most", table[i].name);
+        if (table[i].real && *table[i].real == 0 && !table[i].zero)
+            example_abort("--%s has the default 0, which it refuses", table[i].name);
         help_with_default(&table[i], help[i], sizeof help[i]);
         options[i] =
             (struct argp_option){.name = table[i].name, .key = FIRST_KEY + i, .arg = table[i].arg, .doc = help[i]};
@@ -128,6 +133,12 @@ void example_check(wf_comm *comm, wf_status status)
     if (comm ? wf_comm_rank(comm) == 0 : first_rank())
         say(wf_error_message());
     end_here(comm);
+}
+
+void example_check_each(wf_comm *comm, wf_status status)
+{
+    for (int r = 0; r < wf_comm_size(comm); r++)
+        example_check(comm, wf_bcast_status(comm, r == wf_comm_rank(comm) ? status : WF_OK, r));
 }
 
 void example_agree(wf_comm *comm, const char *complaint)

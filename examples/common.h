@@ -11,8 +11,9 @@
 #define EXAMPLE_MOST_COUNT INT32_MAX
 #define EXAMPLE_MOST_SIZE  65536
 
-/* An option "--name ARG": a whole number from `least` to `most`, which every number has, a positive real number below
- * 1e9, or a text; or without ARG a flag. Its help shows the default, which is what the target holds at first. */
+/* An option "--name ARG": a whole number from `least` to `most`, which every number has, a positive real number up to
+ * 1e9, or a text; or without ARG a flag. Its help shows the default, which is what the target holds at first. A real
+ * number whose default is 0 says what that means, and may be 0 (`zero`). */
 typedef struct example_option {
     const char *name, *arg, *help;
     int64_t *number;
@@ -20,6 +21,7 @@ typedef struct example_option {
     double *real;
     const char **text;
     bool *flag;
+    bool zero;
 } example_option;
 
 /* Reads the command line (GNU argp, with --help) by a table that ends with {0}. Ends the program with one line if it is
@@ -29,6 +31,9 @@ void example_options(int argc, char **argv, const char *about, const example_opt
 /* Set-up, which fails on all ranks alike: if it did, rank 0 says why in one line, and all ranks end with exit code 1.
  */
 void example_check(wf_comm *comm, wf_status status);
+/* Like example_check, where each rank has read something of its own: the first one that failed tells all. Collective.
+ */
+void example_check_each(wf_comm *comm, wf_status status);
 /* Like example_check, where only rank 0 looks, at something that is not Weft's. `complaint` counts on rank 0: NULL is
  * fine. Collective. */
 void example_agree(wf_comm *comm, const char *complaint);

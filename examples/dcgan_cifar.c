@@ -70,8 +70,10 @@ static settings read_settings(int argc, char **argv)
         {"epochs", "N", "stop after N times all images", .number = &s.epochs, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"iterations", "N", "stop after N steps, if that is earlier; 0: do not", .number = &s.iterations,
          .most = EXAMPLE_MOST_COUNT},
-        {"minutes", "T", "stop after T minutes, if that is earlier; the learning rate falls to 0 over the second half",
-         .real = &s.minutes},
+        {"minutes", "T",
+         "stop after T minutes, if that is earlier, and the learning rate falls to 0 over the second half; 0: "
+         "do not",
+         .real = &s.minutes, .zero = true},
         {"lr", "X", "learning rate of the discriminator, at first", .real = &s.lr_dis},
         {"lr-generator", "X", "that of the generator; ten times as much brings pictures sooner", .real = &s.lr_gen},
         {"channels", "N", "width of the networks, a multiple of 8", .number = &s.channels, .most = EXAMPLE_MOST_SIZE,

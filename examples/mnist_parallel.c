@@ -190,9 +190,7 @@ static wf_iter *open_images(const training *t, wf_dataset_split split)
         .size = t->s->batch, .shuffle = split == WF_TRAIN_SET, .seed = (uint64_t)t->s->seed + 1};
     wf_iter *iter = wf_batches(images, opts);
     /* The files are opened here, where every rank can complain. */
-    const wf_status status = iter && wf_iter_epoch_length(iter) > 0 ? WF_OK : wf_check(NULL);
-    for (int r = 0; r < wf_comm_size(t->comm); r++)
-        example_check(t->comm, wf_bcast_status(t->comm, r == wf_comm_rank(t->comm) ? status : WF_OK, r));
+    example_check_each(t->comm, iter && wf_iter_epoch_length(iter) > 0 ? WF_OK : wf_check(NULL));
     return iter;
 }
 

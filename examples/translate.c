@@ -57,7 +57,7 @@ static settings read_settings(int argc, char **argv)
          .most = EXAMPLE_MOST_COUNT},
         {"log-every", "N", "steps between two lines", .number = &s.every, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"lr", "X", "learning rate", .real = &s.lr},
-        {"smoothing", "X", "part of a target that all pieces share", .real = &s.smoothing},
+        {"smoothing", "X", "part of a target that all pieces share; 0: none", .real = &s.smoothing, .zero = true},
         {"seed", "N", "of all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
@@ -156,9 +156,7 @@ static wf_dataset *pairs_of(const training *t, wf_dataset_split split)
 {
     const wf_catalogue_opts o = {.path = t->s->data, .language = t->s->language, .most = t->s->most};
     wf_dataset *pairs = wf_catalogue(t->ctx, o, split);
-    const wf_status status = wf_dataset_open(pairs); /* every rank reads the catalogues of its machine */
-    for (int r = 0; r < wf_comm_size(t->comm); r++)
-        example_check(t->comm, wf_bcast_status(t->comm, r == t->rank ? status : WF_OK, r));
+    example_check_each(t->comm, wf_dataset_open(pairs)); /* every rank reads the catalogues of its machine */
     int64_t ends[2] = {wf_dataset_count(pairs), -wf_dataset_count(pairs)};
     WF_MUST(wf_allreduce_i64(t->comm, ends, 2, WF_MAX));
     example_agree(t->comm, ends[0] == -ends[1] ? NULL : "the ranks have catalogues of different numbers of messages");

@@ -23,8 +23,7 @@ void wf_confusion_free(wf_confusion *confusion);
 
 /* Adds the rows held here: the largest of the scores [N,C,...] (the first of equals) by the labels [N,...] of u8, i32
  * or i64 in [0, C). Rows of the ignored label do not count; other options have no effect. Reads from the device. Local;
- * where ranks share the classes collective over the axes that cut these, which all add these rows, and one matrix a
- * group of them is for the communicator. */
+ * but where mesh axes cut the classes, C is that of all of them, and the call is collective over these axes. */
 wf_status wf_confusion_add(wf_confusion *confusion, wf_var *scores, const wf_tensor *labels,
                            wf_label_opts opts) WF_NODISCARD;
 

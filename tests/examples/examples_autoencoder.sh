@@ -78,6 +78,20 @@ cmp -s "$work/none/reconstruction.png" "$work/conv_none/reconstruction.png" && f
 run epochs 1 --split none --epochs 2 --batch 256
 grep -q '^step 4: ' "$work/epochs.txt" && ! grep -q '^step 5: ' "$work/epochs.txt" || fail "two epochs are not four steps"
 
+# As many epochs as the option takes: it begins.
+name=long
+"$examples/autoencoder" --data "$work/images" --depth 1 --width 8 --batch 60 --log-every 1 --split none --epochs 2147483647 \
+    --out "$work/long" >"$work/long.txt" 2>&1 &
+job=$!
+tries=0
+until grep -q '^step 2: ' "$work/long.txt"; do
+    tries=$((tries + 1))
+    kill -0 $job 2>/dev/null && [ $tries -lt 300 ] || fail "2147483647 epochs do not begin"
+    sleep 0.1
+done
+kill $job
+wait $job || true
+
 # A row each for one process, the naive split, and a pipeline, which has the text's seconds.
 if [ "$ranks" = 2 ]; then
     name=table

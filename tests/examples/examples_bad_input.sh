@@ -37,9 +37,10 @@ gan() {
 gan "--batch 0: should be" --batch 0
 gan "--epochs many: should be" --epochs many
 gan "--epochs 9000000000000000000: should be" --epochs 9000000000000000000
-for minutes in 0 nan 1e10 2m; do
-    gan "--minutes $minutes: should be a number above 0" --minutes "$minutes"
+for minutes in -1 nan 1e10 2m; do
+    gan "--minutes $minutes: should be a number of 0 or more" --minutes "$minutes"
 done
+gan "--lr 0: should be a number above 0" --lr 0
 gan "'--no-such-option'" --no-such-option
 gan "unexpected: there are" unexpected
 gan "no_such_name" --communicator no_such_name

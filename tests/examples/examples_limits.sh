@@ -27,6 +27,19 @@ for program in allreduce_bench autoencoder classify closure dcgan_cifar generate
     done
     refused $program $option 99999999999999999999999 # the last one; all numbers are read alike
 done
+# A real number may be 0 where its help says what 0 means.
+zeros=0
+for program in classify dcgan_cifar generate translate; do
+    for option in $("$examples/$program" --help | awk '
+        function tell() { if (text ~ /=[XT] / && text ~ /[; ]0: /) print name }
+        /^ *(-., )?--/ { tell(); name = $1; sub(/^--/, "", name); sub(/=.*/, "", name); text = "" }
+        { text = text " " $0 }
+        END { tell() }'); do
+        "$examples/$program" "--$option" 0 --help >"$work/said" 2>&1 || { cat "$work/said" && exit 1; }
+        zeros=$((zeros + 1))
+    done
+done
+[ $zeros -ge 9 ] || { echo "only $zeros options tell what 0 means"; exit 1; }
 [ $options -ge 90 ] || { echo "only $options options were found"; exit 1; }
 # Programs that measure say it as soon as they look at a table of options in which a number has none.
 for program in bench_bare bench_dcgan bench_gradients bench_models bench_step; do
