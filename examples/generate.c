@@ -217,13 +217,48 @@ static wf_status step(wf_trainer *trainer, void *user)
     return wf_tape_reset(t->tape);
 }
 
-/* The sum of the parts of a loss that was not stepped with. Stages of a pipeline all have it. */
-static double sum_parts(const training *t, const wf_var *loss)
+/* Results of a test so far on this rank: its parts of the sums. */
+typedef struct test_sums {
+    double loss;
+    int64_t hits; /* bytes that had the largest score */
+} test_sums;
+
+/* Of a pipeline the last stage has scores. */
+static bool has_scores(const training *t)
 {
-    double value = wf_item(loss);
-    const unsigned axes = WF_ALL_AXES & ~WF_AXIS_BIT(WF_AXIS_STAGE);
-    WF_MUST(wf_allreduce_f64(wf_mesh_comm(t->mesh, axes), &value, 1, WF_SUM));
-    return value;
+    return !t->pipe || wf_mesh_rank(t->mesh, WF_AXIS_STAGE) == wf_mesh_size(t->mesh, WF_AXIS_STAGE) - 1;
+}
+
+static wf_var *apply_model(const training *t, const wf_tensor *x)
+{
+    wf_var *y = t->pipe ? wf_pipeline_apply(t->pipe, t->tape, x) : wf_apply(t->model, wf_input(t->tape, x));
+    WF_MUST(wf_check(y));
+    return y;
+}
+
+static void test_batch(const training *t, batch b, int64_t n, test_sums *all)
+{
+    wf_var *scores = apply_model(t, b.x);
+    if (has_scores(t)) {
+        const wf_var *loss = loss_of_scores(scores, b.labels);
+        const int64_t hits =
+            wf_count_correct(wf_image(scores, WF_SHAPE(wf_var_shape(scores).dim[1])), b.labels, (wf_label_opts){0});
+        WF_MUST(wf_check(loss));
+        WF_MUST(hits < 0 ? wf_error_code() : WF_OK);
+        all->loss += (double)n * wf_item(loss);
+        all->hits += hits;
+    }
+    wf_tensor_free(b.x);
+    wf_tensor_free(b.labels);
+    WF_MUST(wf_tape_reset(t->tape));
+}
+
+/* Ranks that share the vocabulary have the same hits, and a part of the loss each. */
+static void add_up(const training *t, test_sums *all)
+{
+    const wf_axis_set rows = WF_AXIS_BIT(WF_AXIS_DATA) | WF_AXIS_BIT(WF_AXIS_HEIGHT) | WF_AXIS_BIT(WF_AXIS_STAGE);
+    WF_MUST(wf_allreduce_f64(t->comm, &all->loss, 1, WF_SUM));
+    WF_MUST(wf_allreduce_i64(wf_mesh_comm(t->mesh, rows), &all->hits, 1, WF_SUM));
 }
 
 /* Bits for a byte of the held-out part, in windows side by side: on average half a window stands before a byte. */
@@ -234,20 +269,21 @@ static wf_status test(wf_trainer *trainer, void *user)
     const int64_t windows = t->s->tests > 0 && t->s->tests < all ? t->s->tests : all;
     const int64_t tested = windows * tokens;
     int64_t at[MOST_BATCH];
-    double sum = 0;
+    test_sums sum = {0};
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
     for (int64_t done = 0; done < windows;) {
         const int64_t n = windows - done < t->s->batch ? windows - done : t->s->batch;
         for (int64_t i = 0; i < n; i++)
             at[i] = (done + i) * all / windows * tokens;
-        sum += (double)n * sum_parts(t, loss_of(t, read_windows(t, t->text + t->train, at, n)));
-        WF_MUST(wf_tape_reset(t->tape));
+        test_batch(t, read_windows(t, t->text + t->train, at, n), n, &sum);
         done += n;
     }
     WF_MUST(wf_tape_set_mode(t->tape, WF_TRAIN));
-    t->held_out = sum / (double)windows / log(2);
-    wf_trainer_print(trainer, "step %lld: %.6f bits a byte of %lld that were held out",
-                     (long long)wf_trainer_iteration(trainer), t->held_out, (long long)tested);
+    add_up(t, &sum);
+    t->held_out = sum.loss / (double)windows / log(2);
+    wf_trainer_print(trainer, "step %lld: %.6f bits a byte of %lld that were held out, accuracy %.4f",
+                     (long long)wf_trainer_iteration(trainer), t->held_out, (long long)tested,
+                     (double)sum.hits / (double)tested);
     return WF_OK;
 }
 
@@ -346,11 +382,10 @@ static void score_next(const training *t, const uint8_t *window, int64_t n, floa
     const wf_layout_opts cut = {.dim = {[WF_AXIS_HEIGHT] = WF_DIM(1)}};
     WF_MUST(wf_mesh_layout(t->mesh, WF_SHAPE(1, tokens), cut, &layout));
     wf_tensor *x = take_part(t, &layout, window, &start);
-    wf_var *y = t->pipe ? wf_pipeline_apply(t->pipe, t->tape, x) : wf_apply(t->model, wf_input(t->tape, x));
-    WF_MUST(wf_check(y));
+    wf_var *y = apply_model(t, x);
     wf_tensor_free(x);
     memset(scores, 0, BYTES * sizeof *scores);
-    if (t->pipe && wf_mesh_rank(t->mesh, WF_AXIS_STAGE) != wf_mesh_size(t->mesh, WF_AXIS_STAGE) - 1)
+    if (!has_scores(t))
         return;
     y = wf_cast(wf_unshard(y), WF_F32);
     WF_MUST(wf_check(y));
@@ -391,12 +426,6 @@ static uint8_t choose_byte(const settings *s, const float scores[BYTES], int64_t
     return (uint8_t)of[k - 1].byte;
 }
 
-/* ASCII's control characters, which would move a terminal's cursor, are shown as '?'. */
-static void print_byte(uint8_t byte)
-{
-    putchar((byte < ' ' && byte != '\n' && byte != '\t') || byte == 127 ? '?' : byte);
-}
-
 static void write_on(const training *t)
 {
     const settings *const s = t->s;
@@ -405,8 +434,11 @@ static void write_on(const training *t)
     uint8_t *text = example_room(begun + s->write + tokens);
     memcpy(text, s->prompt, (size_t)begun);
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
+    text_writer out = {0};
     if (rank == 0)
-        printf("writes:\n%s", s->prompt);
+        puts("writes:");
+    for (int64_t n = 0; n < begun && rank == 0; n++)
+        text_write(&out, text[n]);
     for (int64_t n = begun; n < begun + s->write; n++) {
         float scores[BYTES];
         const int64_t seen = n < tokens ? n : tokens;
@@ -416,11 +448,11 @@ static void write_on(const training *t)
             text[n] = choose_byte(s, scores, n);
         WF_MUST(wf_bcast_bytes(t->comm, &text[n], 1, scorer));
         if (rank == 0)
-            print_byte(text[n]);
+            text_write(&out, text[n]);
         fflush(stdout); /* a byte takes a moment */
     }
     if (rank == 0)
-        putchar('\n');
+        text_end(&out);
     free(text);
 }
 

@@ -87,3 +87,55 @@ uint8_t *text_read(wf_comm *comm, const char *path, int64_t least, int64_t *byte
     *bytes = r.bytes;
     return r.text;
 }
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+/* The bytes of a character that begins with this one; 0: none does. */
+static int length_of(uint8_t first)
+{
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2)
+        return 0;
+    return first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+}
+
+/* Returns true if a whole character is valid, in its shortest form, and no control character. */
+static bool is_harmless(const uint8_t *c, int length)
+{
+    static const uint32_t least[] = {0, 0, 0xa0, 0x800, 0x10000};
+    if (length == 1)
+        return (*c >= ' ' && *c != 127) || *c == '\n' || *c == '\t';
+    uint32_t code = *c & (0x7fu >> length);
+    for (int i = 1; i < length; i++)
+        code = code << 6 | (c[i] & 0x3f);
+    return code >= least[length] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
+}
+
+static void write_marks(text_writer *writer)
+{
+    for (; writer->count > 0; writer->count--)
+        putchar('?');
+}
+
+void text_write(text_writer *writer, uint8_t byte)
+{
+    if (writer->count > 0 && (byte & 0xc0) != 0x80)
+        write_marks(writer);
+    writer->held[writer->count++] = byte;
+    const int length = length_of(writer->held[0]);
+    if (writer->count < length)
+        return;
+    if (length == 0 || !is_harmless(writer->held, length)) {
+        write_marks(writer);
+        return;
+    }
+    fwrite(writer->held, 1, (size_t)length, stdout);
+    writer->count = 0;
+}
+
+void text_end(text_writer *writer)
+{
+    write_marks(writer);
+    putchar('\n');
+}

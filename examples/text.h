@@ -9,4 +9,14 @@
  * than `least` bytes. Collective. */
 uint8_t *text_read(wf_comm *comm, const char *path, int64_t least, int64_t *bytes);
 
+/* Writes UTF-8 to stdout byte by byte. Control characters (of ASCII but for line feed and tab, and U+0080 to U+009F),
+ * which would move a terminal's cursor or change its colours, and bytes that are no UTF-8 become '?'. Zero at first. */
+typedef struct text_writer {
+    uint8_t held[4]; /* of a character that is not complete */
+    int count;
+} text_writer;
+void text_write(text_writer *writer, uint8_t byte);
+/* What is not complete, and a line feed. */
+void text_end(text_writer *writer);
+
 #endif
