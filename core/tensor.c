@@ -278,6 +278,26 @@ wf_tensor *wf_tensor_view(const wf_tensor *tensor, wf_box box)
     return t;
 }
 
+/* Names the order of a permuted part as that of the whole array would be named. A part that is empty or has one element
+ * in some dimensions fits both orders, and ranks must name the same one: exchanges travel in the order of the memory.
+ */
+static void name_order(wf_tensor *t, const wf_tensor *tensor, const int *perm)
+{
+    int64_t stride[WF_MAX_RANK];
+    wf_tensor whole = *t;
+    if (!tensor->layout.known || !tensor->dense || !t->dense)
+        return;
+    wf_order_strides(tensor->layout.global, tensor->order, stride);
+    whole.order = tensor->order;
+    for (int d = 0; d < t->shape.rank; d++) {
+        whole.shape.dim[d] = tensor->layout.global.dim[perm[d]];
+        whole.stride[d] = stride[perm[d]];
+    }
+    classify(&whole);
+    t->order = whole.order;
+    wf_order_strides(t->shape, t->order, t->stride);
+}
+
 wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm)
 {
     if (!tensor)
@@ -299,6 +319,7 @@ wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm)
     }
     wf_layout_follow(&tensor->layout, t->shape, perm, &t->layout);
     classify(t);
+    name_order(t, tensor, perm);
     return t;
 }
 

@@ -282,6 +282,39 @@ static void batches(void)
     }
 }
 
+/* All rows on one rank of the axis. */
+static wf_layout rows_at(const wf_mesh *mesh, wf_shape global, int place)
+{
+    int64_t bounds[9] = {0};
+    wf_layout layout;
+    for (int r = place; r < size; r++)
+        bounds[r + 1] = global.dim[2];
+    WF_EXPECT_OK(wf_mesh_layout(
+        mesh, global, (wf_layout_opts){.dim[WF_AXIS_HEIGHT] = WF_DIM(2), .bounds[WF_AXIS_HEIGHT] = bounds}, &layout));
+    return layout;
+}
+
+/* Empty parts of what was permuted travel in the order of memory that the rank with all rows has, in both directions.
+ */
+static void transposed(void)
+{
+    const wf_shape global = WF_SHAPE(2, 3, 5, 2);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.data = 1, .height = size});
+    const wf_layout first = rows_at(mesh, global, 0), last = rows_at(mesh, global, size - 1);
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x = tensor_of(&first, 7);
+    wf_var *leaf = wf_leaf(tape, x);
+    wf_var *turned = wf_transpose(wf_redistribute(leaf, last), (int[]){0, 2, 3, 1});
+    wf_var *y = wf_transpose(wf_unshard(turned), (int[]){0, 3, 1, 2});
+    WF_EXPECT(y, "%s", wf_error_message());
+    expect_slice("what was permuted", wf_value(y), global, wf_box_of_shape(global), 7, 1);
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(y, y))));
+    expect_slice("its gradient", wf_grad(leaf), global, first.box, 7, 2);
+    wf_tape_free(tape);
+    wf_tensor_free(x);
+    wf_mesh_close(mesh);
+}
+
 static void no_allocations(void)
 {
     int64_t warm = 0;
@@ -372,6 +405,7 @@ static int on_ranks(int argc, char **argv)
                                                {"programs", programs},
                                                {"nothing_to_do", nothing_to_do},
                                                {"batches", batches},
+                                               {"transposed", transposed},
                                                {"no_allocations", no_allocations},
                                                {"misuse", misuse},
                                                {"one_rank_is_wrong", one_rank_is_wrong},
