@@ -71,6 +71,7 @@ sanitizers() {
 check "static rules" static
 [ ! -e .git ] || check "source archive" tools/dist.sh "$build" --try
 check "names of the shared library, as Debian's package lists them" tools/symbols.sh --check
+check "binary interface, as the last release had it" tools/abi.sh --check
 check "clang-format" format
 check "long tests" long
 check "oneDNN 3" onednn3
