@@ -1,12 +1,12 @@
 #!/bin/sh
 # valgrind's memcheck over one program of each kind and the demo, shortened: memory that is read before it is written,
 # accesses beyond it, blocks that are lost. It sees what the sanitizers do not: reads of memory never written, and oneDNN's own
-# accesses. valgrind knows no AVX-512, so kernels are those of AVX2. memcheck.sh BUILD MPIEXEC; the last line counts.
+# accesses. valgrind knows no AVX-512, so kernels are those of AVX2. memcheck.sh BUILD MPIEXEC [PROGRAM]; the last line counts.
 set -u
-build=$1 mpiexec=$2
+build=$1 mpiexec=$2 only=${3-}
 here=$(cd "$(dirname "$0")" && pwd)
 command -v valgrind >/dev/null || { echo "SKIP: no valgrind: package valgrind" && exit 77; }
-"$mpiexec" --version 2>&1 | grep -qi "open \(mpi\|rte\)\|openmpi\|prrte" || { echo "SKIP: memcheck.supp knows OpenMPI alone" && exit 77; }
+"$mpiexec" --version 2>&1 | grep -qi "open \{0,1\}\(mpi\|rte\)\|prrte" || { echo "SKIP: memcheck.supp knows OpenMPI alone" && exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
@@ -20,6 +20,7 @@ programs=0 bad=0
 check() {
     ranks=$1 program=$2
     shift 2
+    [ -z "$only" ] || [ "$only" = "${program##*/}" ] || return
     launch=
     [ "$ranks" = 1 ] || launch="$mpiexec -np $ranks"
     begin=$(date +%s)
@@ -48,7 +49,9 @@ check 1 tests/recurrent
 check 1 tests/datasets_readers
 check 2 tests/mesh
 check 2 tests/exchange
+export WEFT_CHUNK_BYTES=10007 # the test sends twenty chunks, whose default length is 1 GiB
 check 2 tests/comm_chunks
+unset WEFT_CHUNK_BYTES
 check 2 tests/equiv_small
 check 2 tests/checkpoint_leave
 check 2 tests/pipeline_layouts
@@ -57,4 +60,4 @@ check 2 tests/trainer
 check 2 examples/mnist --epochs 1 --batch 16
 check 2 examples/dcgan_cifar --channels 8 --batch 4 --iterations 2 --out "$work/demo"
 echo "memcheck: $programs programs, $bad with errors"
-[ $bad = 0 ]
+[ $bad = 0 ] && [ $programs != 0 ]
