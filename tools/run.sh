@@ -83,10 +83,11 @@ set_environment() {
     if [ -z "$hosts" ] && ! command -v ssh >/dev/null && ! command -v rsh >/dev/null; then
         put OMPI_MCA_plm_rsh_agent true
     fi
-    # OpenMPI takes some MiB a rank of /dev/shm, and dies where there are none.
+    # OpenMPI and UCX, over which MPICH sends, take some MiB a rank of /dev/shm, and die where there are none.
     free=$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')
     if [ "${free:-0}" -lt $((16 * here)) ]; then
         put OMPI_MCA_btl_vader_backing_directory "${TMPDIR:-/tmp}"
+        put UCX_POSIX_DIR "${TMPDIR:-/tmp}"
     fi
     # A launcher that gets TERM itself, as from scancel, lets the ranks save for so many seconds. It also waits so long
     # after any code but 0, which others need not.

@@ -455,7 +455,8 @@ static wf_status poll_channel(wf_comm *comm, bool waits)
     const int64_t now = wf_tick_ns();
     bool there;
     if (waits || now - c->heard_ns > LATE_NS) {
-        hear_notices(comm);
+        for (int looks = waits ? 1 : WF_MPI_LOOKS; looks > 0; looks--)
+            hear_notices(comm);
         if (c->confirmed == c->announced) /* else records are compared below */
             WF_TRY(next_record(c, c->announced, &there));
     }

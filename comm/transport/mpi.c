@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-enum { LOOKS = 8 };
-
 _Static_assert(sizeof(MPI_Request) <= sizeof(((wf_transfer *)0)->own), "a request must fit into a transfer");
 
 _Static_assert(sizeof(MPI_Comm) <= sizeof(((wf_comm *)0)->mpi_comm), "a communicator must fit into wf_comm");
@@ -67,7 +65,7 @@ static void cancel(void *comm, wf_transfer *t)
 static void look_at_what_is_left(MPI_Comm from)
 {
     int found;
-    for (int i = 0; i < LOOKS; i++)
+    for (int i = 0; i < WF_MPI_LOOKS; i++)
         (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, from, &found, MPI_STATUS_IGNORE);
 }
 

@@ -7,6 +7,7 @@
 
 #include <mpi.h>
 
+enum { WF_MPI_LOOKS = 8 }; /* calls of MPI after which all messages that have come are delivered; one need not do */
 #define TRY_MPI(call)                                                                                                  \
     do {                                                                                                               \
         const int try_mpi_code_ = (call);                                                                              \

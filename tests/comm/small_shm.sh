@@ -17,7 +17,7 @@ mount -t tmpfs -o size=256k tmpfs /dev/shm || {
 }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export OMPI_MCA_btl_vader_backing_directory="$work"
+export OMPI_MCA_btl_vader_backing_directory="$work" UCX_POSIX_DIR="$work" # of OpenMPI, and of MPICH over UCX
 "$mpiexec" -np 3 "$@" 2>"$work/said" || {
     cat "$work/said"
     exit 1
