@@ -138,7 +138,7 @@ static wf_status read_largest(wf_var *scores, int64_t rows, int64_t *key, int64_
 static wf_status predict_shared(wf_var *scores, const wf_layout *layout, unsigned axes, int64_t rows,
                                 int64_t *predicted, int64_t *key, int64_t *most)
 {
-    wf_comm *comm = wf_mesh_comm_of(layout->mesh, axes);
+    wf_comm *comm = wf_mesh_comm(layout->mesh, (wf_axis_set)axes);
     wf_tensor *part = wf_tensor_alias(wf_value(scores));
     wf_status status = comm && part ? wf_tensor_set_layout(part, wf_layout_none()) : wf_error_code();
     wf_var *own = status == WF_OK ? wf_input(wf_var_tape(scores), part) : NULL;
@@ -155,8 +155,8 @@ static wf_status predict_shared(wf_var *scores, const wf_layout *layout, unsigne
     return wf_allreduce_i64(comm, predicted, rows, WF_MIN);
 }
 
-static wf_status add_predictions(wf_confusion *confusion, wf_var *scores, const wf_tensor *labels, const wf_label_opts *opts,
-                          unsigned axes)
+static wf_status add_predictions(wf_confusion *confusion, wf_var *scores, const wf_tensor *labels,
+                                 const wf_label_opts *opts, unsigned axes)
 {
     const wf_layout layout = wf_tensor_layout(wf_value(scores));
     WF_TRY(check_rows(confusion, scores, labels, &layout));

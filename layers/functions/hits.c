@@ -65,7 +65,7 @@ static wf_status count_shared(hit_rows *rows, const wf_layout *layout, unsigned 
     const wf_dtype wide = rows->scores->dtype == WF_F64 ? WF_F64 : WF_F32;
     rows->at = wf_tensor_new_step(ctx, wide, rows->labels->shape, WF_ROW_MAJOR);
     rows->before = wf_tensor_new_step(ctx, WF_I64, rows->labels->shape, WF_ROW_MAJOR);
-    wf_comm *comm = wf_mesh_comm_of(layout->mesh, axes);
+    wf_comm *comm = wf_mesh_comm(layout->mesh, (wf_axis_set)axes);
     WF_NEED(rows->at);
     WF_NEED(rows->before);
     WF_NEED(comm);

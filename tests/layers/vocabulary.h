@@ -222,8 +222,8 @@ static void compare_hits(const wf_mesh *mesh, const hit_case *c)
 {
     const wf_shape shape = WF_SHAPE(HIT_ROWS, c->classes, HIT_PIXELS), rows = WF_SHAPE(HIT_ROWS, HIT_PIXELS);
     const wf_label_opts opts = {.ignores = true, .ignored = NOT_COUNTED};
-    wf_comm *others = wf_mesh_comm_of(mesh, 1u << WF_AXIS_DATA | 1u << WF_AXIS_HEIGHT);
-    wf_confusion *serial = wf_confusion_new(wf_mesh_comm_of(mesh, 0), c->classes),
+    wf_comm *others = wf_mesh_comm(mesh, WF_AXIS_BIT(WF_AXIS_DATA) | WF_AXIS_BIT(WF_AXIS_HEIGHT));
+    wf_confusion *serial = wf_confusion_new(wf_mesh_comm(mesh, WF_NO_AXES), c->classes),
                  *shared = wf_confusion_new(others, c->classes);
     wf_tape *tape = wf_tape_new(ctx);
     wf_tensor *scores = wf_tensor_new(ctx, c->type, shape), *labels = wf_tensor_new(ctx, WF_I32, rows);
