@@ -203,8 +203,9 @@ static wf_var *compute_call(wf_layer *layer, void *user, wf_var *const *inputs, 
     WF_TRY_NULL(read_inputs(layer, inputs, n, &call));
     /* Swapped once for all levels. */
     call.x = swap_time(call.x);
-    call.state = call.state ? swap_time(call.state) : NULL;
-    if (!call.x)
+    const bool begun = call.state != NULL;
+    call.state = begun ? swap_time(call.state) : NULL;
+    if (!call.x || (begun && !call.state))
         return NULL;
     /* A list for the final states of all levels; only wf_recurrent asks for them. */
     if (user)

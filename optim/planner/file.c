@@ -4,13 +4,15 @@
 #include "optim/planner/planner_impl.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define VERSION 1
-#define AXES    6
+#define VERSION    1
+#define AXES       6
+#define MOST_BATCH 9007199254740992.0 /* 2^53: a number of JSON is a double */
 
 static const char *const splits[] = {"data", "channel", "spatial", "mesh"};
 static const char *const schedules[] = {"1f1b", "gpipe", "interleaved"};
@@ -213,6 +215,8 @@ static wf_status read_plan(const wf_json *j, wf_training_plan *p)
     WF_TRY(wf_json_int(j, 0, "ranks", 1, &p->ranks));
     WF_TRY(wf_json_int(j, 0, "nodes", 1, &p->nodes));
     WF_TRY(wf_json_number(j, 0, "batch", 1, &batch));
+    WF_CHECK(batch <= MOST_BATCH && batch == floor(batch), WF_ERR_FORMAT,
+             "%s: \"batch\" is %g, should be a whole number up to 2^53", j->name, batch);
     p->batch = (int64_t)batch;
     WF_TRY(read_mesh(j, p));
     WF_CHECK(p->batch % p->mesh.data == 0, WF_ERR_FORMAT, "%s: a batch of %lld on %d places along data", j->name,

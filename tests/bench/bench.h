@@ -89,7 +89,8 @@ static inline double bench_best(wf_ctx *ctx, wf_stream *stream, double round, wf
 static inline void bench_report(double images, double seconds, const wf_ctx *ctx)
 {
     struct rusage used;
-    printf("%.1f", images / seconds);
+    const double rate = images / seconds;
+    printf("%.*f", rate < 100 ? 3 : 1, rate);
     if (ctx && getrusage(RUSAGE_SELF, &used) == 0) {
         const wf_setup_seconds setup = wf_ctx_setup_seconds(ctx);
         printf(" %.0f %.2f", (double)used.ru_maxrss / 1024, setup.planning + setup.tuning + setup.capturing);

@@ -482,7 +482,8 @@ def one_process(rank, args, variant):
     rate, extra = measure(args, variant, args.processes)
     if rank == 0:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{rate:.1f} {most:.0f} {extra:.2f}" if args.memory else f"{rate:.1f}", flush=True)
+        rate = f"{rate:.{3 if rate < 100 else 1}f}"
+        print(f"{rate} {most:.0f} {extra:.2f}" if args.memory else rate, flush=True)
     if args.processes > 1:
         dist.destroy_process_group()
 

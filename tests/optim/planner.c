@@ -541,6 +541,8 @@ static void a_file_holds_the_plan(void)
     refused(text, "\"ranks\": 4", "\"ranks\": 8");
     refused(text, "\"ranks\": 4", "\"ranks\": -4");
     refused(text, "\"batch\": 2", "\"batch\": \"two\"");
+    refused(text, "\"batch\": 2", "\"batch\": 2.5");
+    refused(text, "\"batch\": 2", "\"batch\": 1e300");
     refused(text, "\"stages\": []", "\"stages\": [1, 2]");
     refused(text, "\"split\"", "\"cut\"");
     refused(text, "\"split\": \"spatial\"", "\"split\": \"rows\"");
