@@ -146,10 +146,12 @@ wf_status wf_comm_settle(wf_comm *comm)
 
 static const char *ways_of(const wf_comm *comm)
 {
-    if (comm->native)
+    if (wf_agreed_alone(wf_engine_agreed(comm)))
+        return "self";
+    if (comm->reducer && !comm->reducer->build)
         return "nccl";
     if (!wf_engine_shares(comm))
-        return comm->size > 1 ? "mpi" : "self";
+        return "mpi";
     return comm->inter_size == 1 ? "shm" : "shm and mpi";
 }
 

@@ -69,14 +69,17 @@ void wf_peer_call_bytes(wf_peer_call *c, int rank, const void *x, int64_t out, v
 /* Begins to send a frame and `bytes` behind it to one rank. */
 wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
                             wf_engine_entry **flight) WF_NODISCARD;
-/* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it;
- * natively: if it is long and its sender does so. */
-wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape) WF_NODISCARD;
-/* Returns how many bytes come. */
+/* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it.
+ * Returns how many bytes come. */
 wf_status wf_peer_call_look_bytes(wf_comm *comm, int from, size_t *bytes) WF_NODISCARD;
 /* Returns the elements as a new tensor. */
 wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
 wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, size_t stays) WF_NODISCARD;
+
+/* --- point_to_point.c --- */
+
+/* Receives a tensor whose type and shape the sender chose; `stays`: as of wf_peer_call, on both sides alike. */
+wf_tensor *wf_coll_recv_new(wf_comm *comm, int from, int tag, size_t stays) WF_NODISCARD;
 
 /* --- native_open.c --- */
 

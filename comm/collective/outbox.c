@@ -153,7 +153,6 @@ static wf_status post_message(wf_outbox *outbox, const contents *c, int to)
 
 static wf_status send(wf_outbox *outbox, const contents *c, int to)
 {
-    WF_TRY(wf_comm_alive(outbox->comm));
     WF_TRY(wf_guard_point(outbox->comm, "send", to, WF_OUTBOX_TAG));
     WF_TRY(sweep(outbox));
     WF_TRY(post_message(outbox, c, to));
@@ -203,28 +202,15 @@ wf_status wf_outbox_wait(wf_outbox *outbox)
     return wf_guard_end(outbox->comm, "send", wait(outbox));
 }
 
-static wf_status receive(wf_comm *comm, int from, wf_tensor **y)
-{
-    WF_TRY(wf_comm_alive(comm));
-    WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_call_look_new(comm, from, y));
-    return wf_peer_call_take(comm, *y, from, SIZE_MAX);
-}
-
 wf_tensor *wf_outbox_receive(wf_comm *comm, int from)
 {
-    wf_tensor *y = NULL;
     WF_NEED_NULL(comm);
-    if (wf_guard_end(comm, "recv", receive(comm, from, &y)) == WF_OK)
-        return y;
-    wf_tensor_free(y);
-    return wf_error_null();
+    return wf_coll_recv_new(comm, from, WF_OUTBOX_TAG, SIZE_MAX);
 }
 
 static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
 {
     size_t sent;
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
     WF_TRY(wf_peer_call_look_bytes(comm, from, &sent));
     WF_CHECK(sent == bytes, WF_ERR_COMM, "rank %s sent %zu bytes where %zu are expected", WF_RANK(comm, from), sent,

@@ -288,7 +288,7 @@ static wf_status run_bytes(wf_peer_call *c)
 
 /* --- whole calls -------------------------------------------------------------------------------------------------- */
 
-wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape)
+static wf_status receive_frame(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *shape)
 {
     wf_frame *frame = comm->call.peers->frame_in;
     WF_TRY(wf_coll_receive(comm, frame, sizeof *frame, from));
@@ -299,10 +299,10 @@ wf_status wf_peer_call_look(wf_comm *comm, int from, wf_dtype *dtype, wf_shape *
 
 wf_status wf_peer_call_look_bytes(wf_comm *comm, int from, size_t *bytes)
 {
-    wf_dtype dtype;
-    wf_shape shape;
+    wf_dtype dtype = WF_U8;
+    wf_shape shape = {0};
     char text[WF_SHAPE_TEXT];
-    WF_TRY(wf_peer_call_look(comm, from, &dtype, &shape));
+    WF_TRY(receive_frame(comm, from, &dtype, &shape));
     WF_CHECK(dtype == WF_U8 && shape.rank == 1, WF_ERR_COMM, "rank %s sent %s %.120s where bytes are expected",
              WF_RANK(comm, from), wf_dtype_name(dtype), wf_shape_text(shape, text));
     *bytes = (size_t)shape.dim[0];
@@ -311,9 +311,9 @@ wf_status wf_peer_call_look_bytes(wf_comm *comm, int from, size_t *bytes)
 
 wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y)
 {
-    wf_dtype dtype;
-    wf_shape shape;
-    WF_TRY(wf_peer_call_look(comm, from, &dtype, &shape));
+    wf_dtype dtype = WF_U8;
+    wf_shape shape = {0};
+    WF_TRY(receive_frame(comm, from, &dtype, &shape));
     *y = wf_tensor_new(comm->shared->ctx, dtype, shape);
     return *y ? WF_OK : wf_error_code();
 }

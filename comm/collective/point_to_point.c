@@ -6,7 +6,6 @@
 static wf_status exchange_pair(wf_comm *comm, const char *operation, const wf_tensor *x, int to, wf_tensor *y, int from,
                                int tag)
 {
-    WF_TRY(wf_comm_alive(comm));
     /* Both partners are checked before anything is sent. */
     if (x)
         WF_TRY(wf_guard_point(comm, operation, to, tag));
@@ -53,23 +52,27 @@ wf_status wf_sendrecv(wf_comm *comm, const wf_tensor *x, int to, wf_tensor *y, i
                                : missing("sendrecv", x ? "y" : "x"));
 }
 
-static wf_status recv_new(wf_comm *comm, int from, int tag, wf_tensor **y)
+static wf_status recv_new(wf_comm *comm, int from, int tag, size_t stays, wf_tensor **y)
 {
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "recv", from, tag));
     /* The frame comes first and says which tensor to make; the data follow. */
     WF_TRY(wf_peer_call_look_new(comm, from, y));
-    return wf_peer_call_take(comm, *y, from, wf_native_least(comm));
+    return wf_peer_call_take(comm, *y, from, stays);
+}
+
+wf_tensor *wf_coll_recv_new(wf_comm *comm, int from, int tag, size_t stays)
+{
+    wf_tensor *y = NULL;
+    if (wf_guard_end(comm, "recv", recv_new(comm, from, tag, stays, &y)) == WF_OK)
+        return y;
+    wf_tensor_free(y);
+    return wf_error_null();
 }
 
 wf_tensor *wf_recv_new(wf_comm *comm, int from, int tag)
 {
-    wf_tensor *y = NULL;
     WF_NEED_NULL(comm);
-    if (wf_guard_end(comm, "recv", recv_new(comm, from, tag, &y)) == WF_OK)
-        return y;
-    wf_tensor_free(y);
-    return wf_error_null();
+    return wf_coll_recv_new(comm, from, tag, wf_native_least(comm));
 }
 
 static wf_status send_bytes(wf_comm *comm, const void *data, size_t bytes, int to, int tag)
@@ -78,7 +81,6 @@ static wf_status send_bytes(wf_comm *comm, const void *data, size_t bytes, int t
     wf_engine_entry *flight = NULL;
     wf_status status;
     WF_CHECK(data || bytes == 0, WF_ERR_ARGUMENT, "data is NULL, and bytes is %zu", bytes);
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "send_bytes", to, tag));
     WF_TRY_OUT(wf_peer_call_post(comm, &frame, data, bytes, to, &flight));
     WF_TRY_OUT(wf_engine_wait(comm, flight));
@@ -95,7 +97,6 @@ wf_status wf_send_bytes(wf_comm *comm, const void *data, size_t bytes, int to, i
 
 static wf_status receive_bytes(wf_comm *comm, char **data, size_t *bytes, int from, int tag)
 {
-    WF_TRY(wf_comm_alive(comm));
     WF_TRY(wf_guard_point(comm, "receive_bytes", from, tag));
     WF_TRY(wf_peer_call_look_bytes(comm, from, bytes));
     *data = wf_calloc(comm->shared->ctx, *bytes + 1, 1);

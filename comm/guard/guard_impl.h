@@ -19,7 +19,7 @@ wf_status wf_guard_settle(wf_comm *comm) WF_NODISCARD;
 wf_status wf_guard_try_settle(wf_comm *comm, bool *settled) WF_NODISCARD;
 /* Ends every public call; `status`: how it went. An error kills the communicator and becomes that of all ranks. */
 wf_status wf_guard_end(wf_comm *comm, const char *operation, wf_status status) WF_NODISCARD;
-/* Starts a message to or from one rank. */
+/* Starts a message to or from one rank, on a communicator that lives. */
 wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag) WF_NODISCARD;
 /* Starts a meeting of some of the ranks, of which the others know nothing. */
 wf_status wf_guard_meet(wf_comm *comm, const char *operation) WF_NODISCARD;

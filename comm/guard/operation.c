@@ -162,6 +162,7 @@ static wf_status enter_uncounted(wf_comm *comm, const char *operation, int peer,
 
 wf_status wf_guard_point(wf_comm *comm, const char *operation, int peer, int tag)
 {
+    WF_TRY(wf_comm_alive(comm));
     WF_CHECK(tag >= 0 && tag < WF_TAGS, WF_ERR_ARGUMENT, "tag %d is not in 0..%d", tag, WF_TAGS - 1);
     WF_TRY(wf_check_rank(comm, "peer", peer));
     WF_CHECK(peer != comm->rank, WF_ERR_ARGUMENT, "peer %s is this rank itself", WF_RANK(comm, peer));

@@ -103,7 +103,7 @@ static wf_status start_flight(wf_exchange *exchange, bool own)
 static wf_status enter_and_start(wf_exchange *exchange, bool own)
 {
     wf_comm *comm = exchange->comm;
-    WF_TRY(wf_guard_enter(comm, exchange->reversed ? &exchange->reverse_call : &exchange->call));
+    WF_TRY(wf_guard_enter(comm, &exchange->call));
     /* At the first exchange: a communicator without one never takes the memory. */
     WF_TRY(wf_exchange_open_way(comm));
     return start_flight(exchange, own);
@@ -137,7 +137,7 @@ static wf_status end_call(wf_exchange *exchange, wf_status status)
 {
     wf_engine_end(exchange->comm, &exchange->flight, status);
     exchange->from = exchange->to = NULL;
-    return wf_guard_end(exchange->comm, exchange->reversed ? "exchange_reverse" : "exchange", status);
+    return wf_guard_end(exchange->comm, exchange->call.name, status);
 }
 
 static void count_time(const wf_exchange *exchange, int64_t start_ns)
@@ -160,6 +160,7 @@ static wf_status begin_direction(wf_exchange *exchange, const wf_tensor *from, w
     if (exchange->flight)
         return end_call(exchange, WF_RAISE(WF_ERR_STATE, "an exchange begins again before its end"));
     exchange->reversed = reversed;
+    exchange->call.name = reversed ? "exchange_reverse" : "exchange";
     exchange->in_slabs = part == SLABS;
     const wf_status status = check_and_begin(exchange, from, to, part == WHOLE);
     count_time(exchange, start_ns);

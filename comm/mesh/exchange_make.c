@@ -46,8 +46,8 @@ static uint64_t plan_number(int size, wf_order order, const wf_box *have, const 
 }
 
 /* Describes the exchange in both directions by the extent of all that is needed, and the number of the plan. */
-static void describe_calls(wf_exchange *exchange, int size, const wf_box *have, const wf_box *need,
-                           const wf_beyond *beyond)
+static void describe_call(wf_exchange *exchange, int size, const wf_box *have, const wf_box *need,
+                          const wf_beyond *beyond)
 {
     int64_t extent[WF_MAX_RANK] = {0};
     for (int r = 0; r < size; r++)
@@ -59,8 +59,6 @@ static void describe_calls(wf_exchange *exchange, int size, const wf_box *have, 
                                .dtype = exchange->dtype,
                                .shape = &exchange->extent,
                                .plan = plan_number(size, exchange->order, have, need, beyond)};
-    exchange->reverse_call = exchange->call;
-    exchange->reverse_call.name = "exchange_reverse";
 }
 
 /* Notes which pieces are contiguous at both ends: by the boxes, so both choose the same way, whatever either holds. */
@@ -111,7 +109,7 @@ static wf_status make(wf_exchange *exchange, const wf_box *have, const wf_box *n
     WF_TRY(check_signs(exchange, beyond));
     WF_TRY(wf_plan_make(comm->shared->ctx, comm->rank, comm->size, comm->ranks.world, have, need, beyond,
                         &exchange->plan));
-    describe_calls(exchange, comm->size, have, need, beyond);
+    describe_call(exchange, comm->size, have, need, beyond);
     exchange->have = have[comm->rank];
     exchange->need = need[comm->rank];
     find_slabs(exchange);

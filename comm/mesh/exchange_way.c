@@ -68,10 +68,15 @@ static wf_status share_pair_rings(wf_comm *comm)
     return WF_OK;
 }
 
+static bool moves_natively(const wf_comm *comm)
+{
+    return wf_engine_agreed(comm)->native;
+}
+
 wf_status wf_exchange_open_way(wf_comm *comm)
 {
     const wf_traffic before = comm->traffic;
-    if (wf_engine_agreed(comm)->native)
+    if (moves_natively(comm))
         return WF_OK;
     WF_TRY(wf_comm_forbid_capture(comm, "exchange halos by messages or mapped memory, which the host looks after"));
     if (wf_engine_pairs(comm)->asked)
@@ -129,7 +134,7 @@ wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size)
         WF_TRY(wf_guard_end(comm, "set-up", enter_way(comm)));
     const bool shared = shares_any(comm);
     const wf_pairs *pairs = wf_engine_pairs(comm);
-    if (comm->size > 1 && comm->native)
+    if (comm->size > 1 && moves_natively(comm))
         snprintf(text, size, "by %s", wf_transport_native.name);
     else
         snprintf(text, size, "%s%s%s%.150s", way_of(comm, shared),

@@ -47,8 +47,8 @@ struct wf_exchange {
     wf_plan *plan;
     wf_box have, need; /* of this rank */
     bool *dense;       /* of the plan's sends, then of its receives: a run of memory in the boxes of both ranks */
-    wf_call call, reverse_call;
-    wf_shape extent; /* of all that is needed, for messages */
+    wf_call call;      /* its name is that of the direction */
+    wf_shape extent;   /* of all that is needed, for messages */
     wf_slabs slabs;
     bool reversed, in_slabs;
     const wf_tensor *from;
