@@ -89,9 +89,10 @@ static void check_comm_of(const wf_mesh *mesh, unsigned axes)
 
 static void check_comms(const wf_mesh *mesh)
 {
-    /* The communicators of one axis are there: one rank asks for them, and the others do not. */
+    /* The communicators of one axis are there: one rank asks for them, and the others wait until it has them. */
     for (int a = 0; a < WF_AXES && rank == 0; a++)
         WF_EXPECT(wf_comm_size(wf_mesh_comm(mesh, WF_AXIS_BIT(a))) == wf_mesh_size(mesh, (wf_axis)a), "axis %d", a);
+    WF_EXPECT_OK(wf_barrier(comm));
     for (unsigned axes = 0; axes < 1u << WF_AXES; axes++)
         check_comm_of(mesh, axes);
     WF_EXPECT(wf_mesh_world(mesh) == comm, "the whole is the communicator itself");
