@@ -45,9 +45,10 @@ function read_statements(depth, at, length_of, c, outside, body)
     length_of = length(text)
     for (at = 1; at <= length_of; at++) {
         c = substr(text, at, 1)
-        if (c == "}" && --depth == 0 && outside ~ /^[ \t]*([A-Z_]+ )?static /)
-            outside = body = "" # an inline function; the body of a type is followed by a semicolon
-        else if (depth == 0 && c == ";") {
+        if (c == "}" && --depth == 0 && outside ~ /^[ \t]*([A-Z_]+ )?static /) {
+            statement(outside, "") # an inline function; the body of a type is followed by a semicolon
+            outside = body = ""
+        } else if (depth == 0 && c == ";") {
             statement(outside, body)
             outside = body = ""
         } else if (depth == 0 && c != "{" && c != "}")
