@@ -1,6 +1,6 @@
 #!/bin/sh
-# wf-run --restarts goes on until a run is done: after a signal, after the death of a rank, and after a signal to itself,
-# which ends it: tests/examples/examples_restart.sh EXAMPLES MPIEXEC RANKS
+# wf-run --restarts goes on until a run is done: after a signal, after the death of a rank with one rank fewer, and after a
+# signal to itself, which ends it: tests/examples/examples_restart.sh EXAMPLES MPIEXEC RANKS
 set -eu
 examples=$1 mpiexec=$2 ranks=$3
 script=$(cd "$(dirname "$0")/../../tools" && pwd)/run.sh
@@ -34,7 +34,7 @@ until_made() {
 }
 begin() {
     : >"$folder/said"
-    "$script" --restarts 10 -np "$ranks" "$examples/dcgan_cifar" --channels 8 --batch 4 --iterations "$1" --sample-every 0 \
+    "$script" --restarts 10 --least 1 -np "$ranks" "$examples/dcgan_cifar" --channels 8 --batch 4 --iterations "$1" --sample-every 0 \
         --log-every 1 --out "$folder/gan" --snapshots "$folder/saves" --snapshot-every 50 --resume auto \
         >"$folder/said" 2>&1 &
     loop=$!
@@ -52,7 +52,8 @@ until_made $((from + 60)) # past a snapshot
 rank=$(cat /proc/"$(launcher)"/task/*/children | awk '{ print $1 }')
 kill -KILL "$rank"
 until_said 2 'goes on from step'
-grep -q 'wf-run: code .*: start 1 of 10 after a failure' "$folder/said" || fail "the death of a rank is no failure"
+grep -q "wf-run: code .*: start 1 of 10 after a failure, ranks: $((ranks - 1))$" "$folder/said" ||
+    fail "the death of a rank is no failure"
 kill -TERM "$loop"
 code=0
 wait $loop || code=$?
