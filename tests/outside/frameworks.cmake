@@ -14,6 +14,14 @@ add_test(NAME torch_recurrent COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/outside/torch_
 weft_test_properties(torch_recurrent 1 300)
 set_tests_properties(torch_recurrent PROPERTIES LABELS proof SKIP_RETURN_CODE 77)
 
+# The losses of BasicNet beside PyTorch's.
+add_executable(torch_basicnet outside/torch_basicnet.c ${PROJECT_SOURCE_DIR}/examples/models/mnist.c)
+target_link_libraries(torch_basicnet PRIVATE weft weft_flags)
+add_test(NAME torch_basicnet COMMAND sh -c "exec \"\${WEFT_TORCH_PYTHON:-python3}\" \"$0\" \"$1\""
+  ${CMAKE_CURRENT_SOURCE_DIR}/outside/torch_basicnet.py $<TARGET_FILE:torch_basicnet>)
+weft_test_properties(torch_basicnet 1 300)
+set_tests_properties(torch_basicnet PROPERTIES LABELS proof SKIP_RETURN_CODE 77)
+
 # Models of torchvision and timm, where they are there: `make proof`.
 if(TARGET named_models)
   add_test(NAME torch_named COMMAND sh -c "exec \"\${WEFT_TORCH_PYTHON:-python3}\" \"$0\" \"$1\" \"$2\""
