@@ -5,7 +5,13 @@ set -eu
 examples=$1 mpiexec=$2 ranks=$3
 script=$(cd "$(dirname "$0")/../../tools" && pwd)/run.sh
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+loop=
+# What goes on when a check fails: the first TERM saves and ends it.
+leave() {
+    [ -z "$loop" ] || ! kill -TERM "$loop" 2>/dev/null || wait "$loop" || :
+    rm -rf "$folder"
+}
+trap leave EXIT
 export WEFT_TRACE="$folder" WEFT_LOG=error OMPI_MCA_odls_base_sigkill_timeout=1 PRTE_MCA_odls_base_sigkill_timeout=1
 fail() {
     echo "$1"
