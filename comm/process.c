@@ -40,6 +40,7 @@ void wf_mpi_abort(int code)
     if (getpid() != owner)
         _exit(code);
     wf_watch_last("MPI_Abort", LEAVE_MS);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* a launcher may drop what was written just before */
     if (!wf_mpi_gone())
         MPI_Abort(MPI_COMM_WORLD, code);
     /* MPI is gone, so the launcher learns of it by the code alone. */

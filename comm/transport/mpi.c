@@ -5,7 +5,6 @@
 #include <string.h>
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(((wf_transfer *)0)->own), "a request must fit into a transfer");
-
 _Static_assert(sizeof(MPI_Comm) <= sizeof(((wf_comm *)0)->mpi_comm), "a communicator must fit into wf_comm");
 
 MPI_Comm *wf_mpi_comm(const wf_comm *comm)
