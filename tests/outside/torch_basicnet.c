@@ -62,7 +62,7 @@ int main(int argc, char **argv)
         read_into(ctx, labels[b]);
     }
     for (int i = 0; i < steps; i++) {
-        wf_var *loss = wf_nll(wf_apply(model, wf_input(tape, x[i % batches])), labels[i % batches]);
+        wf_var *loss = wf_nll(wf_apply(model, wf_input(tape, x[i % batches])), labels[i % batches], (wf_label_opts){0});
         WF_MUST(wf_optim_step(optim, loss));
         printf("%.17g\n", wf_item(loss));
         WF_MUST(wf_tape_reset(tape));
