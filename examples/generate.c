@@ -223,7 +223,7 @@ typedef struct test_sums {
     int64_t hits; /* bytes that had the largest score */
 } test_sums;
 
-/* Of a pipeline the last stage has scores. */
+/* The last stage of a pipeline has scores. */
 static bool has_scores(const training *t)
 {
     return !t->pipe || wf_mesh_rank(t->mesh, WF_AXIS_STAGE) == wf_mesh_size(t->mesh, WF_AXIS_STAGE) - 1;
