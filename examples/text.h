@@ -16,7 +16,7 @@ typedef struct text_writer {
     int count;
 } text_writer;
 void text_write(text_writer *writer, uint8_t byte);
-/* What is not complete, and a line feed. */
+/* Ends a character that is not complete, and the line. */
 void text_end(text_writer *writer);
 
 #endif
