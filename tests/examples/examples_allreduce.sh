@@ -1,10 +1,7 @@
 #!/bin/sh
 # allreduce_bench writes a row for each size and each name that can be here, beside MPI's own, with bandwidths that follow
 # from the times, and draws them; wrong options end in one line: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2 ranks=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
 
 fail() {
     echo "$1"

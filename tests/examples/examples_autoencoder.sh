@@ -1,10 +1,7 @@
 #!/bin/sh
 # autoencoder learns the same however it is split, of dense layers and of convolutions, and leaves the same pictures; wrong
 # words end in one line; the table of its pipelines has its numbers: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2 ranks=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
 . "$(dirname "$0")/small_images.sh"
 small_images "$work/images" 512 64
 

@@ -1,10 +1,7 @@
 #!/bin/sh
 # What is wrong ends the program within seconds, with a code that is not 0 and one line that names it, and leaves nothing
 # that looks whole: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2 ranks=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
 failed=0
 launch="$mpiexec -np $ranks"
 [ "$ranks" != 1 ] || launch= # alone, without a launcher

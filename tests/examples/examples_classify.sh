@@ -1,18 +1,11 @@
 #!/bin/sh
 # classify prints the same losses and accuracies on one rank and on several, goes on from a checkpoint as if it had not
 # ended, tests what it kept, and reads files of wf-data and folders of pictures: EXAMPLES MPIEXEC RANKS PICTURE
-set -eu
-examples=$1 mpiexec=$2 ranks=$3 picture=$4
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
+picture=$4
 . "$(dirname "$0")/small_images.sh"
 small_images "$work/images" 96 50
 export WEFT_DATA="$work/images"
-
-fail() {
-    echo "$1"
-    exit 1
-}
 
 # run RANKS OPTIONS: of each epoch its loss and accuracies
 run() {

@@ -1,14 +1,7 @@
 #!/bin/sh
 # closure learns from the memory of its solver as it lies there, as much as from stored fields, the same on any number of
 # ranks, with edges that meet, and corrects a coarse run; a wrong size ends in one line: EXAMPLES MPIEXEC
-set -eu
-examples=$1 mpiexec=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() {
-    echo "$1"
-    exit 1
-}
+. "$(dirname "$0")/begin.sh"
 
 # run RANKS [--offline]
 run() {

@@ -1,20 +1,12 @@
 #!/bin/sh
 # A short run of dcgan_cifar leaves valid files, and its losses do not change from run to run: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2 ranks=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
 
 run() {
     name=$1 seed=$2
     shift 2
     "$mpiexec" -np "$ranks" "$examples/dcgan_cifar" --channels 16 --batch 8 --iterations 6 --log-every 2 \
         --sample-every 3 --seed "$seed" --out "$work/$name" "$@" >"$work/$name.txt"
-}
-
-fail() {
-    echo "$1"
-    exit 1
 }
 
 run first 1

@@ -2,15 +2,7 @@
 # generate logs the same losses and writes the same bytes on one rank and on two that share samples, heads, tokens or
 # blocks; a run that goes on on other ranks ends alike; a text that repeats is written on; wrong options end in one line:
 # EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-fail() {
-    echo "$1"
-    exit 1
-}
+. "$(dirname "$0")/begin.sh"
 
 # run NAME RANKS OPTIONS: a file of steps with losses and bits, and one of what is written
 run() {

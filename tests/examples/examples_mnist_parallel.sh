@@ -1,16 +1,8 @@
 #!/bin/sh
 # mnist_parallel has the losses and the accuracy of one rank on two ranks and four, with batches that two networks share
 # unevenly; wrong options end in one line: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2
+. "$(dirname "$0")/begin.sh"
 . "$(dirname "$0")/small_images.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-fail() {
-    echo "$1"
-    exit 1
-}
 
 run() {
     "$mpiexec" -np "$2" "$examples/mnist_parallel" --parallel "$3" --data "$work/images" --units 16 --batch 15 --epochs 2 \

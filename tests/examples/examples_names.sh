@@ -2,10 +2,8 @@
 # dcgan_cifar gives the same losses, to rounding, under every communicator's name: EXAMPLES MPIEXEC RANKS [CLUSTER]
 # Names that cannot be here end in one line. dummy runs; it sums nothing, so its losses are its own. CLUSTER is cluster.sh,
 # for ranks on two virtual nodes.
-set -eu
-examples=$1 mpiexec=$2 ranks=$3 cluster=${4:-}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
+cluster=${4:-}
 . "$(dirname "$0")/small_images.sh"
 small_images "$work/images" 256 1
 export WEFT_DATA="$work/images"

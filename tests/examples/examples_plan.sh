@@ -2,18 +2,11 @@
 # wf-plan starts programs, which answer with a plan; they follow it and compute what one rank does; what cannot be is
 # refused in a line: EXAMPLES MPIEXEC RANKS WF_PLAN [whole]. Or what was measured on virtual nodes (CLUSTER is cluster.sh) is
 # known in the next run on nodes like them, and not on others: EXAMPLES MPIEXEC RANKS WF_PLAN cluster CLUSTER
-set -eu
-examples=$1 mpiexec=$2 ranks=$3 plan=$4 extent=${5:-short}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
+plan=$4 extent=${5:-short}
 . "$(dirname "$0")/small_images.sh"
 small_images "$work/images" 256 100
 export WEFT_DATA="$work/images" WEFT_CACHE="$work/cache"
-
-fail() {
-    echo "$1"
-    exit 1
-}
 
 vgg="$examples/vgg_cifar --width 4 --batch 16"
 

@@ -1,14 +1,8 @@
 #!/bin/sh
 # relief gives the same losses and scores however its map is cut, its bilinear score is that of plain loops, the network
 # is better after a few steps, and a rank of two or four needs about its share of the memory: EXAMPLES MPIEXEC RANKS MAKER
-set -eu
-examples=$1 mpiexec=$2 maker=$4
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() {
-    echo "$1"
-    exit 1
-}
+. "$(dirname "$0")/begin.sh"
+maker=$4
 "$maker" "$work/winds.nc" "$work/turned.nc" "$work/heights.nc" >"$work/made" || { cat "$work/made" && fail "areas or seams are wrong"; }
 expected=$(tail -n 1 "$work/made" | cut -d ' ' -f 3)
 small="--factor 4 --channels 8 --band-from 0 --band-to 60 --seed 3"

@@ -1,10 +1,7 @@
 #!/bin/sh
 # A quick run of halo_scaling counts the bytes that the formula says, in every row, and draws a picture; wrong options
 # end in one line: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2 ranks=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
 
 fail() {
     echo "$1"

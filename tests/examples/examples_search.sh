@@ -1,10 +1,7 @@
 #!/bin/sh
 # search_mnist makes its trials on two groups, goes on where it was, and leaves a table and pictures; without Optuna one
 # line says what to install: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2 ranks=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
 . "$(dirname "$0")/small_images.sh"
 small_images "$work/images" 400 100
 

@@ -1,15 +1,7 @@
 #!/bin/sh
 # segment logs the same losses however its images are cut, and leaves a picture; wrong sizes end in one line:
 # EXAMPLES MPIEXEC
-set -eu
-examples=$1 mpiexec=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-fail() {
-    echo "$1"
-    exit 1
-}
+. "$(dirname "$0")/begin.sh"
 
 # run RANKS MESH OPTIONS: a file of iteration, loss and IoU
 run() {

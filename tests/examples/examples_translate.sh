@@ -1,15 +1,8 @@
 #!/bin/sh
 # translate logs the same losses, and the same BLEU, on one rank, two, and with its halves on two; wrong options end in
 # one line: EXAMPLES MPIEXEC RANKS MESSAGES
-set -eu
-examples=$1 mpiexec=$2 messages=$4
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-fail() {
-    echo "$1"
-    exit 1
-}
+. "$(dirname "$0")/begin.sh"
+messages=$4
 
 # run NAME RANKS OPTIONS: a file of steps and losses, and one of the last line
 run() {

@@ -1,18 +1,10 @@
 #!/bin/sh
 # vgg_cifar and dcgan_cifar print the same losses however the ranks share the work, and vgg_cifar sees every test image
 # once; wrong options end in one line: EXAMPLES MPIEXEC RANKS
-set -eu
-examples=$1 mpiexec=$2 ranks=$3
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/begin.sh"
 . "$(dirname "$0")/small_images.sh"
 small_images "$work/images" 256 100
 export WEFT_DATA="$work/images"
-
-fail() {
-    echo "$1"
-    exit 1
-}
 
 vgg() {
     "$mpiexec" -np "$1" "$examples/vgg_cifar" --width 4 --batch 16 --iterations 3 --epochs 1 $2 >"$work/out"

@@ -1,14 +1,7 @@
 #!/bin/sh
 # volume logs the same losses and Dice scores however its volumes are cut, and leaves a picture; wrong options end in one
 # line: EXAMPLES MPIEXEC
-set -eu
-examples=$1 mpiexec=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() {
-    echo "$1"
-    exit 1
-}
+. "$(dirname "$0")/begin.sh"
 
 # run RANKS MESH: a file of losses and scores
 run() {

@@ -1,15 +1,8 @@
 #!/bin/sh
 # winds gives the same losses and scores however its maps are cut, and wherever their columns begin; its scores of what needs no training are those of plain
 # loops, and it leaves its table and pictures; wrong options end in one line: EXAMPLES MPIEXEC RANKS MAKER
-set -eu
-examples=$1 mpiexec=$2 maker=$4
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() {
-    echo "$1"
-    exit 1
-}
-
+. "$(dirname "$0")/begin.sh"
+maker=$4
 "$maker" "$work/winds.nc" "$work/turned.nc" "$work/heights.nc" >"$work/made" || { cat "$work/made" && fail "areas or seams are wrong"; }
 expected=$(tail -n 1 "$work/made" | cut -d ' ' -f 1,2)
 small="--period 4 --held-out 8 --channels 4 --batch 4 --inputs 2 --steps 2 --log-every 2 --seed 7"
