@@ -16,7 +16,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PAIRS_MOST = 64, PAIRS_WORLDS = 9 };
+enum { PAIRS_MOST = 96, PAIRS_WORLDS = 9 };
+
+/* A set of features, one bit for each. */
+__extension__ typedef unsigned __int128 pairs_set;
 
 /* Features a and b cannot meet. */
 typedef struct pairs_rule {
@@ -37,14 +40,14 @@ typedef struct pairs {
     bool given_up[PAIRS_WORLDS][PAIRS_MOST][PAIRS_MOST]; /* not found on so many ranks */
 } pairs;
 
-static inline bool pairs_has(uint64_t set, int feature)
+static inline bool pairs_has(pairs_set set, int feature)
 {
     return set >> feature & 1;
 }
 
-static inline uint64_t pairs_bit(int feature)
+static inline pairs_set pairs_bit(int feature)
 {
-    return (uint64_t)1 << feature;
+    return (pairs_set)1 << feature;
 }
 
 static inline void pairs_forbid(pairs *p, int a, int b, const char *why)
@@ -71,9 +74,9 @@ static inline void pairs_inherit(pairs *p, const pairs_need *need, int count)
 }
 
 /* Features that cannot come with one of the set. */
-static inline uint64_t pairs_barred(const pairs *p, uint64_t set)
+static inline pairs_set pairs_barred(const pairs *p, pairs_set set)
 {
-    uint64_t barred = 0;
+    pairs_set barred = 0;
     for (int a = 0; a < p->n; a++)
         for (int b = 0; b < p->n && pairs_has(set, a); b++)
             barred |= p->why[a][b] ? pairs_bit(b) : 0;
@@ -82,7 +85,7 @@ static inline uint64_t pairs_barred(const pairs *p, uint64_t set)
 
 /* Two features that have not met, for a sample on so many ranks; 0 if none are left there. The search begins somewhere
  * else for each sample, so that one rare feature does not take all the first ones. */
-static inline uint64_t pairs_wish(const pairs *p, int world)
+static inline pairs_set pairs_wish(const pairs *p, int world)
 {
     const int all = p->n * p->n, begin = (int)((uint64_t)p->samples * 2654435761u % (uint64_t)all);
     for (int i = 0; i < all; i++) {
@@ -94,7 +97,7 @@ static inline uint64_t pairs_wish(const pairs *p, int world)
 }
 
 /* The generator did not find a sample with these two on so many ranks. */
-static inline void pairs_give_up(pairs *p, int world, uint64_t wish)
+static inline void pairs_give_up(pairs *p, int world, pairs_set wish)
 {
     for (int a = 0; a < p->n; a++)
         for (int b = 0; b < p->n; b++)
@@ -103,7 +106,7 @@ static inline void pairs_give_up(pairs *p, int world, uint64_t wish)
 }
 
 /* A sample that breaks a rule is a mistake of the generator or of the rules. */
-static inline void pairs_count(pairs *p, uint64_t set, const char *sample)
+static inline void pairs_count(pairs *p, pairs_set set, const char *sample)
 {
     p->samples++;
     for (int a = 0; a < p->n; a++)
@@ -117,7 +120,7 @@ static inline void pairs_count(pairs *p, uint64_t set, const char *sample)
 }
 
 /* The names in a set, for messages. */
-static inline void pairs_text(const pairs *p, uint64_t set, char *text, size_t bytes)
+static inline void pairs_text(const pairs *p, pairs_set set, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';

@@ -34,6 +34,10 @@ static wf_layout own_layout(const plan *p, const rows *b, wf_shape global)
         opts.dim[axes[k]] = WF_DIM(d);
         opts.bounds[axes[k]] = p->cut_points[k];
     }
+    if (p->words && global.rank == 2) {
+        opts.dim[WF_AXIS_HEIGHT] = WF_DIM(1);
+        opts.bounds[WF_AXIS_HEIGHT] = p->cut_points[1];
+    }
     WF_EXPECT_OK(wf_mesh_layout(on.mesh, global, opts, &layout));
     return layout;
 }

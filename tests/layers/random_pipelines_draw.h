@@ -3,258 +3,7 @@
 #ifndef WF_TESTS_RANDOM_PIPELINES_DRAW_H
 #define WF_TESTS_RANDOM_PIPELINES_DRAW_H
 
-#include "tests/layers/random_pipelines_plan.h"
-
-static inline bool one_in(test_rng *rng, int n)
-{
-    return test_int(rng, 1, n) == 1;
-}
-
-static inline bool wishes(const plan *p, feature f)
-{
-    return pairs_has(p->wish, f);
-}
-
-/* True for a feature that the program should have, false for one that excludes such a feature, else one time in n. */
-static inline bool draw(const plan *p, test_rng *rng, feature f, int n)
-{
-    const bool chance = one_in(rng, n);
-    return wishes(p, f) || (chance && !pairs_has(p->barred, f));
-}
-
-/* One of the features [first, last], which are values of one option: from 0. */
-static inline int draw_option(const plan *p, test_rng *rng, feature first, feature last)
-{
-    feature f;
-    do
-        f = (feature)test_int(rng, first, last);
-    while (pairs_has(p->barred, f));
-    return (int)(f - first);
-}
-
-static inline void note(plan *p, const char *format, int a, int b)
-{
-    const size_t used = strlen(p->text);
-    snprintf(p->text + used, TEXT - used, format, a, b);
-}
-
-/* --- the chain ------------------------------------------------------------------------------------------------------
- */
-
-/* While it is drawn. */
-typedef struct drawing {
-    plan *p;
-    test_rng *rng;
-    wf_shape shape;
-    int skips, open[LAYERS]; /* skips that are not taken yet */
-    wf_shape kept[LAYERS];   /* what each of these keeps */
-    int opens;
-} drawing;
-
-static inline void set_sides(wf_shape *shape, int64_t side)
-{
-    for (int i = 2; i < shape->rank; i++)
-        shape->dim[i] = side;
-}
-
-/* Features, or channels: at least one for each rank along `channel`. */
-static inline int64_t draw_width(const drawing *d)
-{
-    return test_int(d->rng, 2, is_image(d->shape) ? 5 : 8);
-}
-
-static inline void add_part(drawing *d, part l)
-{
-    l.in = d->shape;
-    if (l.out == 0)
-        l.out = d->shape.dim[1];
-    d->p->part[d->p->n++] = l;
-    d->shape.dim[1] = l.out;
-}
-
-/* Edges that images of one pixel have too. */
-static inline wf_edge draw_edge(drawing *d)
-{
-    static const wf_edge edges[] = {WF_EDGE_DEFAULT, WF_EDGE_DEFAULT, WF_EDGE_CIRCULAR, WF_EDGE_SYMMETRIC,
-                                    WF_EDGE_REPLICATE};
-    return edges[test_int(d->rng, 0, 4)];
-}
-
-static inline void draw_weights(drawing *d)
-{
-    /* What is kept must fit what it is joined with. */
-    const bool same = d->opens > 0;
-    const int64_t side = d->shape.dim[2];
-    part l = {.kind = is_image(d->shape) ? CONV : DENSE, .out = same || one_in(d->rng, 3) ? 0 : draw_width(d)};
-    l.edge = l.kind == CONV ? draw_edge(d) : WF_EDGE_DEFAULT;
-    if (l.kind == CONV) {
-        l.conv = one_in(d->rng, 3) ? 1 : 3;
-        l.stride = !same && side >= 4 && draw(d->p, d->rng, HAS_STRIDE, 4);
-    }
-    if (!(l.stride && wishes(d->p, HAS_STRIDE)) && one_in(d->rng, 4)) {
-        l.kind = BRANCH;
-        l.conv = 3;
-        l.stride = false;
-        l.join = one_in(d->rng, 3) ? JOIN_MUL : JOIN_ADD;
-        l.segment = draw(d->p, d->rng, HAS_SEGMENT, 3);
-    }
-    add_part(d, l);
-    if (l.stride)
-        set_sides(&d->shape, (side + 1) / 2);
-}
-
-/* Convolutions on one exchange of halos; the serial program has a chain of them. */
-static inline void draw_linked(drawing *d)
-{
-    if (!is_spatial(d->p) || pairs_has(d->p->barred, HAS_LINKED) || d->p->mesh.channel > 1)
-        return;
-    const bool measured = wishes(d->p, HAS_MEASURED);
-    part l = {.kind = LINKED, .conv = 3, .links = (int)test_int(d->rng, 2, LINKS)};
-    l.out = d->opens > 0 || one_in(d->rng, 2) ? 0 : draw_width(d);
-    l.edge = draw_edge(d);
-    l.segment = !pairs_has(d->p->barred, HAS_SEGMENT) && one_in(d->rng, 4);
-    l.costs = measured ? COSTS_MEASURED : (costs)test_int(d->rng, 0, COSTS - 1);
-    if (pairs_has(d->p->barred, HAS_MEASURED))
-        l.costs = COSTS_GIVEN;
-    add_part(d, l);
-}
-
-static inline void draw_move(drawing *d)
-{
-    if (!pairs_has(d->p->barred, HAS_MOVE))
-        add_part(d, (part){.kind = MOVE, .move = (move)test_int(d->rng, 0, MOVES - 1)});
-}
-
-static inline void draw_function(drawing *d)
-{
-    /* dropout, noise, tanh, sigmoid, and what has a corner: f32 could come to lie on the other side of it. */
-    const int least = d->p->draws ? 0 : 2, most = d->p->dtype == WF_F64 ? 4 : 3;
-    add_part(d, (part){.kind = FUNCTION, .function = (int)test_int(d->rng, least, most)});
-}
-
-static inline void draw_window(drawing *d)
-{
-    const bool fits = is_image(d->shape) && d->opens == 0;
-    if (fits && d->shape.dim[2] >= 4 && one_in(d->rng, 2)) {
-        add_part(d, (part){.kind = POOL, .max_pool = d->p->dtype == WF_F64 && one_in(d->rng, 2)});
-        set_sides(&d->shape, d->shape.dim[2] / 2);
-    } else if (fits && d->shape.dim[2] <= 3) {
-        add_part(d, (part){.kind = UPSAMPLE});
-        set_sides(&d->shape, d->shape.dim[2] * 2);
-    }
-}
-
-static inline void draw_stash(drawing *d)
-{
-    if (d->skips == 5)
-        return;
-    d->open[d->opens++] = d->skips;
-    d->kept[d->skips] = d->shape;
-    add_part(d, (part){.kind = STASH, .skip = d->skips++});
-}
-
-/* Any of those that are open: skips lie inside each other, cross, and begin at one value. */
-static inline void draw_pop(drawing *d)
-{
-    const int which = (int)test_int(d->rng, 0, d->opens - 1), skip = d->open[which];
-    d->open[which] = d->open[--d->opens];
-    /* More channels fit no other skip, and no shards of channels. */
-    const bool joins = d->opens == 0 && d->p->mesh.channel < 2 && d->kept[skip].dim[1] + d->shape.dim[1] <= 10;
-    part l = {.kind = POP, .skip = skip, .join = (join)test_int(d->rng, 0, joins ? JOIN_CONCAT : JOIN_MUL)};
-    l.out = l.join == JOIN_CONCAT ? d->kept[skip].dim[1] + d->shape.dim[1] : 0;
-    add_part(d, l);
-}
-
-static inline void draw_layer(drawing *d)
-{
-    const int64_t what = test_int(d->rng, 0, 12);
-    if (what < 4)
-        draw_weights(d);
-    else if (what < 6)
-        draw_function(d);
-    else if (what == 6 && d->p->norms)
-        add_part(d, (part){.kind = NORM, .function = d->p->dtype == WF_F64 && one_in(d->rng, 2)});
-    else if (what == 12)
-        add_part(d, (part){.kind = GROUPED, .function = (int)test_int(d->rng, 0, 4)});
-    else if (what == 10)
-        draw_linked(d);
-    else if (what == 11)
-        draw_move(d);
-    else if (what == 7)
-        draw_window(d);
-    else if (what == 8)
-        draw_stash(d);
-    else if (what == 9 && d->opens > 0)
-        draw_pop(d);
-}
-
-static inline void draw_input(plan *p, test_rng *rng)
-{
-    const bool deep = wishes(p, HAS_VOLUMES) || p->mesh.depth > 1 || (!wishes(p, HAS_IMAGES) && one_in(rng, 6));
-    const bool image = is_spatial(p) || wishes(p, HAS_IMAGES) || wishes(p, HAS_VOLUMES) ||
-                       (!wishes(p, HAS_VECTORS) && (one_in(rng, 2) || pairs_has(p->barred, HAS_VECTORS)));
-    p->x = !image ? WF_SHAPE(1, IN)
-           : deep ? WF_SHAPE(1, 3, DEEP_SIDE, DEEP_SIDE, DEEP_SIDE)
-                  : WF_SHAPE(1, 3, SIDE, SIDE);
-}
-
-static inline void draw_layers(plan *p, test_rng *rng)
-{
-    drawing d = {.p = p, .rng = rng, .shape = p->x};
-    const int64_t wanted = test_int(rng, p->mesh.stage, 14);
-    p->n = 0;
-    draw_weights(&d);
-    while (p->n < wanted)
-        draw_layer(&d);
-    while (d.opens > 0)
-        draw_pop(&d);
-    if (is_image(p->x)) {
-        add_part(&d, (part){.kind = FLATTEN});
-        d.shape = WF_SHAPE(1, wf_shape_count(d.shape));
-    }
-    add_part(&d, (part){.kind = DENSE, .out = CLASSES});
-}
-
-/* Again until it has the layers that the program should have, if it can. */
-static inline void draw_chain(plan *p, test_rng *rng)
-{
-    enum { TRIES = 60 };
-    uint64_t layers = 0;
-    for (feature f = HAS_NORM; f <= HAS_MEASURED; f++)
-        layers |=
-            f == HAS_SYNC || f == HAS_DEFERRED || f == HAS_TIES || f == HAS_FROZEN || f == HAS_INNER ? 0 : pairs_bit(f);
-    layers |= pairs_bit(HAS_SEGMENT) | (p->layout ? pairs_bit(HAS_MOVE) : 0);
-    p->frozen = -1;
-    p->ties = p->inner[0] = p->inner[1] = 0;
-    draw_input(p, rng);
-    for (int tries = 0; tries < TRIES; tries++) {
-        draw_layers(p, rng);
-        if ((p->wish & layers & ~features_of_layers(p)) == 0)
-            return;
-    }
-}
-
-/* Two layers of equal shapes share their weights, wherever they are. */
-static inline void draw_ties(plan *p, test_rng *rng)
-{
-    p->ties = 0;
-    p->ties_biases = one_in(rng, 2);
-    /* Ranks may share the channels of equal layers in different ways. */
-    if (!draw(p, rng, HAS_TIES, 2) || p->exact || p->mesh.channel > 1)
-        return;
-    for (int i = 0; i < p->n && p->ties < TIES; i++)
-        for (int j = 0; j < i && p->ties < TIES; j++) {
-            const part *a = &p->part[i], *b = &p->part[j];
-            bool tied = a->kind != b->kind || (a->kind != DENSE && a->kind != CONV) || a->out != b->out ||
-                        a->in.dim[1] != b->in.dim[1] || a->conv != b->conv;
-            for (int k = 0; k < p->ties; k++)
-                tied = tied || p->tie[k][0] == i || p->tie[k][0] == j;
-            if (tied)
-                continue;
-            p->tie[p->ties][0] = i;
-            p->tie[p->ties++][1] = j;
-        }
-}
+#include "tests/layers/random_pipelines_chain.h"
 
 /* --- the mesh, and where the chain is cut ---------------------------------------------------------------------------
  */
@@ -280,15 +29,17 @@ static inline bool fits_wishes(const plan *p)
 {
     const wf_mesh_opts *m = &p->mesh;
     const int axes = (m->depth > 1) + (m->height > 1) + (m->width > 1);
-    const uint64_t has = bit_if(m->stage > 1, HAS_STAGES) | bit_if(m->data > 1, HAS_PLACES) |
-                         bit_if(m->channel > 1, HAS_CHANNELS) | bit_if(axes > 0, HAS_PIXELS) |
-                         bit_if(axes > 1, HAS_TWO_AXES);
-    uint64_t want = 0;
+    const pairs_set has = bit_if(m->stage > 1, HAS_STAGES) | bit_if(m->data > 1, HAS_PLACES) |
+                          bit_if(m->channel > 1, HAS_CHANNELS) | bit_if(axes > 0, HAS_PIXELS) |
+                          bit_if(axes > 1, HAS_TWO_AXES);
+    pairs_set want = 0;
     for (feature f = HAS_STAGES; f <= HAS_TWO_AXES; f++)
         want |= p->wish & pairs_bit(f);
-    want |= bit_if(wishes(p, HAS_EMPTY_PLACE), HAS_PLACES);
+    want |= bit_if(wishes(p, HAS_EMPTY_PLACE), HAS_PLACES) | bit_if(wishes(p, HAS_CUT_HEADS), HAS_CHANNELS) |
+            bit_if(wishes(p, HAS_RING) || wishes(p, HAS_BY_HEADS), HAS_PIXELS);
     want |= bit_if(wishes(p, HAS_LINKED) || wishes(p, HAS_MEASURED), HAS_PIXELS);
-    return (has & p->barred) == 0 && (want & ~has) == 0;
+    const bool rows = m->depth < 2 && m->width < 2;
+    return (rows || !wishes(p, HAS_TEXTS)) && (has & p->barred) == 0 && (want & ~has) == 0;
 }
 
 /* Again until it has the axes that the program should have, if so many ranks can. */
@@ -446,7 +197,7 @@ static inline void draw_bounds(plan *p, test_rng *rng)
     const int sizes[] = {p->mesh.depth, p->mesh.height, p->mesh.width};
     for (int k = 0; k < 3; k++) {
         const int d = p->x.rank - 3 + k;
-        const int64_t length = d < 2 ? 0 : p->x.dim[d];
+        const int64_t length = p->words && k == 1 ? TOKENS : d < 2 ? 0 : p->x.dim[d];
         p->cut_points[k][0] = 0;
         for (int r = 1; r < sizes[k]; r++)
             p->cut_points[k][r] = test_int(rng, p->cut_points[k][r - 1], length);
@@ -456,8 +207,9 @@ static inline void draw_bounds(plan *p, test_rng *rng)
 
 static inline void describe(plan *p, const pairs *table)
 {
-    static const char *const kinds[] = {"dense",   "conv",   "norm",   "grouped", "function", "pool", "upsample",
-                                        "flatten", "branch", "linked", "move",    "stash",    "pop"};
+    static const char *const kinds[] = {"dense",     "conv",    "norm",    "grouped",    "function", "pool",
+                                        "upsample",  "flatten", "branch",  "linked",     "move",     "embed",
+                                        "multihead", "block",   "windows", "neighbours", "stash",    "pop"};
     snprintf(p->text, TEXT,
              "program %llu on %d ranks (stage %d, data %d, channel %d, depth %d, height %d, width %d, how %u):",
              (unsigned long long)p->number, p->ranks, p->mesh.stage, p->mesh.data, p->mesh.channel, p->mesh.depth,
@@ -495,6 +247,13 @@ static inline bool rounds_kept(const plan *p)
     return rounds;
 }
 
+/* An embedding has no other parameter, so something else of its stage must be trained. */
+static inline bool may_freeze(const plan *p)
+{
+    const kind first = p->part[0].kind;
+    return first == DENSE || first == CONV || (first == EMBED && (p->mesh.stage == 1 || p->cuts[0] > 1));
+}
+
 static inline void draw_shared_layers(plan *p, test_rng *rng)
 {
     draw_ties(p, rng);
@@ -503,7 +262,7 @@ static inline void draw_shared_layers(plan *p, test_rng *rng)
         p->inner[0] = (int)test_int(rng, 0, p->n - 1);
         p->inner[1] = (int)test_int(rng, p->inner[0], p->n);
     }
-    p->frozen = draw(p, rng, HAS_FROZEN, 4) && (p->part[0].kind == DENSE || p->part[0].kind == CONV) ? 0 : -1;
+    p->frozen = draw(p, rng, HAS_FROZEN, 4) && may_freeze(p) ? 0 : -1;
 }
 
 static inline void draw_world(plan *p, test_rng *rng)
@@ -540,7 +299,7 @@ static inline void draw_plan(pairs *table, uint64_t number, int ranks, plan *p)
     enum { ATTEMPTS = 60, WISHES = 12 };
     test_rng rng = {number * 64 + (uint64_t)ranks};
     for (int w = 0; w <= WISHES; w++) {
-        const uint64_t wish = w < WISHES ? pairs_wish(table, ranks) : 0, barred = pairs_barred(table, wish);
+        const pairs_set wish = w < WISHES ? pairs_wish(table, ranks) : 0, barred = pairs_barred(table, wish);
         for (int attempt = 0; attempt < ATTEMPTS || wish == 0; attempt++) {
             *p = (plan){.number = number, .ranks = ranks, .wish = wish, .barred = barred};
             if (!draw_attempt(p, &rng) || (wish & ~p->features) != 0)

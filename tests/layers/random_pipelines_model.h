@@ -57,13 +57,24 @@ static inline wf_layer *conv(const part *l, int64_t kernel)
                                                                        .boundary.edge = l->edge});
 }
 
+static inline wf_layer *token_linear(int64_t in, int64_t out)
+{
+    return wf_token_linear(on.ctx, (wf_token_linear_opts){.in = in, .out = out});
+}
+
 static inline wf_layer *branch(const part *l)
 {
     static const join hows[JOINS] = {JOIN_ADD, JOIN_MUL, JOIN_CONCAT};
     const int64_t in = l->in.dim[1];
     wf_layer *module = wf_module(on.ctx, join_branches, (void *)&hows[l->join]);
-    wf_module_add(module, "left", is_image(l->in) ? conv(l, 3) : dense(in, l->out));
-    wf_module_add(module, "right", is_image(l->in) ? conv(l, 1) : dense(in, l->out));
+    wf_module_add(module, "left",
+                  is_tokens(l->in)  ? token_linear(in, l->out)
+                  : is_image(l->in) ? conv(l, 3)
+                                    : dense(in, l->out));
+    wf_module_add(module, "right",
+                  is_tokens(l->in)  ? token_linear(in, l->out)
+                  : is_image(l->in) ? conv(l, 1)
+                                    : dense(in, l->out));
     return l->segment ? wf_recompute(module) : module;
 }
 
@@ -136,6 +147,10 @@ static inline wf_layer *pool(const part *l)
 /* Statistics of a sample by itself: chunks have those of the whole batch. */
 static inline wf_layer *grouped(const part *l)
 {
+    if (is_tokens(l->in) && l->function == 0)
+        return wf_layernorm(on.ctx, (wf_layernorm_opts){.shape = WF_SHAPE(l->out), .eps = 0.5});
+    if (is_tokens(l->in))
+        return wf_rmsnorm(on.ctx, (wf_rmsnorm_opts){.shape = WF_SHAPE(l->out), .eps = 0.5});
     const int64_t groups = l->out % 2 ? 1 : l->out / 2;
     switch (l->function) {
     case 0:
@@ -150,6 +165,98 @@ static inline wf_layer *grouped(const part *l)
     default:
         return wf_groupnorm(on.ctx, (wf_groupnorm_opts){.channels = l->out, .groups = 1, .eps = 0.5});
     }
+}
+
+/* The image whole along channels and all pixels but those of the first spatial dimension, whose cut is one of tokens.
+ */
+static inline wf_var *whole_rows(wf_var *x)
+{
+    const wf_layout was = x && wf_value(x) ? wf_tensor_layout(wf_value(x)) : wf_layout_none();
+    wf_layout_opts opts = {0};
+    wf_layout target;
+    if (!was.known)
+        return x;
+    for (int a = 0; a < WF_AXES; a++)
+        if (was.placement[a] == WF_SHARDED && (was.dim[a] == 0 || was.dim[a] == 2)) {
+            opts.dim[a] = WF_DIM(was.dim[a]);
+            opts.bounds[a] = was.bounds[a];
+        }
+    if (wf_mesh_layout(was.mesh, was.global, opts, &target) != WF_OK)
+        return NULL;
+    /* Each rank knows its own samples of a chunk. */
+    for (int a = 0; a < WF_AXES; a++)
+        if (was.placement[a] == WF_SHARDED && was.dim[a] == 0) {
+            target.bounds[a] = was.bounds[a];
+            target.box.lo[0] = was.box.lo[0];
+            target.box.hi[0] = was.box.hi[0];
+        }
+    return wf_redistribute(x, target);
+}
+
+static inline wf_var *attend(wf_layer *self, void *user, wf_var *x)
+{
+    const part *l = user;
+    wf_layer *of = wf_layer_child(self, "of");
+    if (is_tokens(l->in))
+        return wf_apply(of, x);
+    const wf_layout was = x && wf_value(x) ? wf_tensor_layout(wf_value(x)) : wf_layout_none();
+    wf_var *rows = whole_rows(x);
+    if (!rows)
+        return NULL;
+    wf_shape pixels = wf_var_shape(rows);
+    pixels.rank -= 2;
+    memmove(pixels.dim, pixels.dim + 2, 3 * sizeof *pixels.dim);
+    wf_var *image = wf_image(wf_apply(of, wf_tokens(rows)), pixels);
+    return image && was.known ? wf_redistribute(image, was) : image;
+}
+
+static inline wf_layer *attention(const part *l, const wf_mesh *mesh)
+{
+    const int64_t features = l->in.dim[1];
+    const double dropout = l->drops ? 0.3 : 0;
+    const int64_t relative = 2 * l->shift + 1;
+    wf_layer *module;
+    switch (l->kind) {
+    case WINDOWS:
+        return wf_window_attention(on.ctx, (wf_window_attention_opts){.features = features,
+                                                                      .heads = l->heads,
+                                                                      .window = l->side,
+                                                                      .shift = l->shift,
+                                                                      .dropout = dropout,
+                                                                      .mesh = mesh});
+    case NEIGHBOURS:
+        return wf_neighbourhood_attention(
+            on.ctx,
+            (wf_neighbourhood_attention_opts){
+                .features = features, .heads = l->heads, .nd = l->in.rank - 2, .kernel = l->side, .mesh = mesh});
+    case BLOCK:
+        module = wf_module(on.ctx, attend, (void *)l);
+        wf_module_add(module, "of",
+                      wf_transformer_block(on.ctx, (wf_transformer_block_opts){.features = features,
+                                                                               .heads = l->heads,
+                                                                               .hidden = features + l->side,
+                                                                               .causal = l->causal,
+                                                                               .dropout = dropout,
+                                                                               .drop_path = dropout,
+                                                                               .relative = relative,
+                                                                               .eps = 0.5,
+                                                                               .mesh = mesh,
+                                                                               .cut = l->cut,
+                                                                               .paired = l->paired}));
+        break;
+    default:
+        module = wf_module(on.ctx, attend, (void *)l);
+        wf_module_add(module, "of",
+                      wf_multihead(on.ctx, (wf_multihead_opts){.features = features,
+                                                               .heads = l->heads,
+                                                               .causal = l->causal,
+                                                               .dropout = dropout,
+                                                               .relative = relative,
+                                                               .mesh = mesh,
+                                                               .cut = l->cut,
+                                                               .paired = l->paired}));
+    }
+    return l->segment ? wf_recompute(module) : module;
 }
 
 static inline wf_var *join_inputs(wf_layer *self, void *user, wf_var *const *x, int n)
@@ -177,6 +284,8 @@ static inline wf_layer *layer_of(const part *l, bool last, bool parallel)
     snprintf(name, sizeof name, "skip%d", l->skip);
     switch (l->kind) {
     case DENSE:
+        if (is_tokens(l->in))
+            return token_linear(l->in.dim[1], l->out);
         return wf_linear(on.ctx, (wf_linear_opts){.in = l->in.dim[1], .out = l->out, .replicate = last});
     case CONV:
         return conv(l, l->conv);
@@ -200,6 +309,13 @@ static inline wf_layer *layer_of(const part *l, bool last, bool parallel)
         return linked(l, parallel);
     case MOVE:
         return moving(l);
+    case EMBED:
+        return wf_embedding(on.ctx, (wf_embedding_opts){.count = WORDS, .features = l->out});
+    case MULTIHEAD:
+    case BLOCK:
+    case WINDOWS:
+    case NEIGHBOURS:
+        return attention(l, parallel && l->cut_heads ? on.mesh : NULL);
     case STASH:
         return wf_skip_stash(on.ctx, name);
     case POP:

@@ -7,10 +7,23 @@
 #include "tests/layers/pipeline_fixture.h"
 #include "tests/pairs.h"
 
-enum { LAYERS = 32, PARTS = 12, PLACES = 4, RUNS = 5, TIES = 3, TEXT = 2400, SIDE = 6, DEEP_SIDE = 4, LINKS = 3 };
+enum {
+    LAYERS = 32,
+    PARTS = 12,
+    PLACES = 4,
+    RUNS = 5,
+    TIES = 3,
+    TEXT = 2400,
+    SIDE = 6,
+    DEEP_SIDE = 4,
+    LINKS = 3,
+    WORDS = 7,
+    TOKENS = 6
+};
 
 /* The kinds of layers of the chain. A BRANCH is a module of two layers, whose outputs it joins; a LINKED is
- * wf_spatial_chain; a MOVE is a module that takes its input to another layout and back. */
+ * wf_spatial_chain; a MOVE is a module that takes its input to another layout and back;
+ * MULTIHEAD and BLOCK attend to the tokens of a text, or to the pixels of an image row by row. */
 typedef enum kind {
     DENSE,
     CONV,
@@ -23,6 +36,11 @@ typedef enum kind {
     BRANCH,
     LINKED,
     MOVE,
+    EMBED,
+    MULTIHEAD,
+    BLOCK,
+    WINDOWS,
+    NEIGHBOURS,
     STASH,
     POP
 } kind;
@@ -35,7 +53,7 @@ typedef enum move { MOVE_GATHER, MOVE_TURN, MOVE_SHARD, MOVES } move;
 
 typedef struct part {
     kind kind;
-    wf_shape in;   /* of a batch of 1 */
+    wf_shape in;   /* of a batch of 1; of tokens: [1,features,tokens] */
     int64_t out;   /* features or channels; of the others: those of the input */
     int64_t conv;  /* CONV: kernel */
     wf_edge edge;  /* CONV, BRANCH, LINKED: what is beyond the image */
@@ -48,6 +66,10 @@ typedef struct part {
     int links;     /* LINKED: its convolutions */
     costs costs;   /* LINKED: how it finds its depth */
     move move;     /* MOVE */
+    int64_t heads; /* MULTIHEAD, BLOCK, WINDOWS, NEIGHBOURS */
+    bool cut_heads, causal, paired, drops;
+    wf_attention_cut cut;
+    int64_t side, shift; /* of windows or neighbourhoods; relative positions of the others */
 } part;
 
 /* What the serial program applies its model to, one after the other. */
@@ -77,6 +99,7 @@ typedef enum feature {
     HAS_VECTORS,
     HAS_IMAGES,
     HAS_VOLUMES,
+    HAS_TEXTS,
     HAS_NO_LAYOUT,
     HAS_LAYOUT,
     HAS_BOUNDS,
@@ -101,6 +124,14 @@ typedef enum feature {
     HAS_BRANCH,
     HAS_SKIP,
     HAS_CONCAT,
+    HAS_MULTIHEAD,
+    HAS_BLOCK,
+    HAS_WINDOWS,
+    HAS_NEIGHBOURS,
+    HAS_CAUSAL,
+    HAS_CUT_HEADS,
+    HAS_RING,
+    HAS_BY_HEADS,
     HAS_TIES,
     HAS_FROZEN,
     HAS_INNER,
@@ -145,6 +176,7 @@ static const char *const feature_names[FEATURES] = {
     "vectors",
     "images",
     "volumes",
+    "texts",
     "no layout",
     "layout",
     "own bounds",
@@ -169,6 +201,14 @@ static const char *const feature_names[FEATURES] = {
     "branches",
     "skips",
     "skips that concatenate",
+    "multi-head attention",
+    "a transformer block",
+    "attention in windows",
+    "attention in neighbourhoods",
+    "a causal mask",
+    "heads cut over channels",
+    "shared tokens as a ring",
+    "shared tokens by heads",
     "ties",
     "a frozen parameter",
     "a chain in the chain",
@@ -205,6 +245,22 @@ static const pairs_rule rules[] = {
     {HAS_POOL, HAS_VECTORS, "vectors have no pixels"},
     {HAS_UPSAMPLE, HAS_VECTORS, "vectors have no pixels"},
     {HAS_STRIDE, HAS_VECTORS, "vectors have no pixels"},
+    {HAS_MULTIHEAD, HAS_VECTORS, "vectors have no tokens"},
+    {HAS_BLOCK, HAS_VECTORS, "vectors have no tokens"},
+    {HAS_WINDOWS, HAS_VECTORS, "vectors have no tokens"},
+    {HAS_NEIGHBOURS, HAS_VECTORS, "vectors have no tokens"},
+    {HAS_CAUSAL, HAS_VECTORS, "vectors have no tokens"},
+    {HAS_CUT_HEADS, HAS_VECTORS, "vectors have no tokens"},
+    {HAS_WINDOWS, HAS_VOLUMES, "windows are those of images"},
+    {HAS_POOL, HAS_TEXTS, "texts have no pixels"},
+    {HAS_UPSAMPLE, HAS_TEXTS, "texts have no pixels"},
+    {HAS_STRIDE, HAS_TEXTS, "texts have no pixels"},
+    {HAS_LINKED, HAS_TEXTS, "texts have no pixels"},
+    {HAS_WINDOWS, HAS_TEXTS, "texts have no pixels"},
+    {HAS_NEIGHBOURS, HAS_TEXTS, "texts have no pixels"},
+    {HAS_NORM, HAS_TEXTS, "texts have no pixels"},
+    {HAS_TWO_AXES, HAS_TEXTS, "texts have no pixels"},
+    {HAS_CONCAT, HAS_TEXTS, "dimension 1 of texts is not their features"},
     {HAS_CONCAT, HAS_CHANNELS, "WF_ERR_SHAPE: wf_concat along a sharded dimension"},
     {HAS_TIES, HAS_CHANNELS, "WF_ERR_ARGUMENT: ranks share the channels of two layers in two ways"},
     {HAS_LINKED, HAS_CHANNELS, "WF_ERR_SHAPE: a spatial chain of shards of channels"},
@@ -218,15 +274,17 @@ static const pairs_rule rules[] = {
 
 /* Needs of a needed feature come first. */
 static const pairs_need needs[] = {
-    {HAS_PIXELS, HAS_LAYOUT},   {HAS_CHANNELS, HAS_LAYOUT}, {HAS_BOUNDS, HAS_LAYOUT},      {HAS_MOVE, HAS_LAYOUT},
-    {HAS_TWO_AXES, HAS_PIXELS}, {HAS_LINKED, HAS_PIXELS},   {HAS_MEASURED, HAS_LINKED},    {HAS_SYNC, HAS_NORM},
-    {HAS_DEFERRED, HAS_NORM},   {HAS_CONCAT, HAS_SKIP},     {HAS_EMPTY_PLACE, HAS_PLACES},
+    {HAS_PIXELS, HAS_LAYOUT},   {HAS_CHANNELS, HAS_LAYOUT},    {HAS_BOUNDS, HAS_LAYOUT},
+    {HAS_MOVE, HAS_LAYOUT},     {HAS_TWO_AXES, HAS_PIXELS},    {HAS_LINKED, HAS_PIXELS},
+    {HAS_MEASURED, HAS_LINKED}, {HAS_SYNC, HAS_NORM},          {HAS_DEFERRED, HAS_NORM},
+    {HAS_CONCAT, HAS_SKIP},     {HAS_EMPTY_PLACE, HAS_PLACES}, {HAS_CUT_HEADS, HAS_CHANNELS},
+    {HAS_RING, HAS_PIXELS},     {HAS_BY_HEADS, HAS_PIXELS},
 };
 
 static inline void open_pairs(pairs *table)
 {
     static const int options[][2] = {{HAS_F64, HAS_F32},           {HAS_REF, HAS_CPU},
-                                     {HAS_FLAT, HAS_HIERARCHICAL}, {HAS_VECTORS, HAS_VOLUMES},
+                                     {HAS_FLAT, HAS_HIERARCHICAL}, {HAS_VECTORS, HAS_TEXTS},
                                      {HAS_NO_LAYOUT, HAS_LAYOUT},  {HAS_1F1B, HAS_INTERLEAVED},
                                      {HAS_NEVER, HAS_ALWAYS},      {HAS_SGD, HAS_LAMB}};
     *table = (pairs){.n = FEATURES, .name = feature_names};
@@ -241,13 +299,15 @@ static inline void open_pairs(pairs *table)
  */
 
 typedef struct plan {
-    uint64_t number, wish, barred, features; /* wish: features that it should have; barred: that exclude these */
+    uint64_t number;
+    pairs_set wish, barred, features; /* wish: features that it should have; barred: that exclude these */
     int ranks;
     wf_dtype dtype;
     const char *device, *communicator;
     wf_mesh_opts mesh;
     unsigned how; /* wf_parallelize; 0: the layers stay serial */
     wf_shape x;   /* of a batch of 1 */
+    bool words;   /* x are those of texts */
     int n;
     part part[LAYERS];
     int inner[2]; /* layers [inner[0], inner[1]) are a chain inside of the chain; equal: none are */
@@ -284,31 +344,58 @@ static inline bool is_image(wf_shape shape)
     return shape.rank >= 4;
 }
 
+static inline bool is_tokens(wf_shape shape)
+{
+    return shape.rank == 3;
+}
+
+static inline bool attends_tokens(const part *l)
+{
+    return l->kind == MULTIHEAD || l->kind == BLOCK;
+}
+
+static inline bool attends(const part *l)
+{
+    return attends_tokens(l) || l->kind == WINDOWS || l->kind == NEIGHBOURS;
+}
+
 static inline bool has_params(const part *l)
 {
     return l->kind == DENSE || l->kind == CONV || l->kind == NORM || l->kind == GROUPED || l->kind == BRANCH ||
-           l->kind == LINKED;
+           l->kind == LINKED || l->kind == EMBED || attends(l);
 }
 
 /* --- the features of a plan -----------------------------------------------------------------------------------------
  */
 
-static inline uint64_t bit_if(bool has, feature f)
+static inline pairs_set bit_if(bool has, feature f)
 {
     return has ? pairs_bit(f) : 0;
 }
 
-static inline uint64_t features_of_layers(const plan *p)
+static inline pairs_set features_of_attention(const plan *p, const part *l)
 {
-    uint64_t set = 0;
+    const bool cut = is_spatial(p) && (l->in.rank == 5 ? p->mesh.depth : p->mesh.height) > 1;
+    const bool shared = cut && attends_tokens(l);
+    return bit_if(l->kind == MULTIHEAD, HAS_MULTIHEAD) | bit_if(l->kind == BLOCK, HAS_BLOCK) |
+           bit_if(l->kind == WINDOWS, HAS_WINDOWS) | bit_if(l->kind == NEIGHBOURS, HAS_NEIGHBOURS) |
+           bit_if(l->causal, HAS_CAUSAL) | bit_if(l->cut_heads, HAS_CUT_HEADS) | bit_if(l->drops, HAS_DRAWS) |
+           bit_if(shared && l->cut == WF_ATTENTION_RING, HAS_RING) |
+           bit_if(shared && l->cut == WF_ATTENTION_BY_HEADS, HAS_BY_HEADS);
+}
+
+static inline pairs_set features_of_layers(const plan *p)
+{
+    pairs_set set = 0;
     for (int i = 0; i < p->n; i++) {
         const part *l = &p->part[i];
-        set |= bit_if(l->kind == NORM, HAS_NORM) | bit_if(l->kind == GROUPED, HAS_GROUP_NORM) |
-               bit_if(l->kind == POOL, HAS_POOL) | bit_if(l->kind == UPSAMPLE, HAS_UPSAMPLE) |
-               bit_if(l->kind == BRANCH, HAS_BRANCH) | bit_if(l->kind == STASH, HAS_SKIP) |
-               bit_if(l->kind == LINKED, HAS_LINKED) | bit_if(l->kind == MOVE && p->layout, HAS_MOVE) |
-               bit_if(l->stride, HAS_STRIDE) | bit_if(l->kind == FUNCTION && l->function < 2, HAS_DRAWS) |
-               bit_if(l->segment, HAS_SEGMENT) | bit_if(l->kind == POP && l->join == JOIN_CONCAT, HAS_CONCAT) |
+        set |= features_of_attention(p, l) | bit_if(l->kind == NORM, HAS_NORM) |
+               bit_if(l->kind == GROUPED, HAS_GROUP_NORM) | bit_if(l->kind == POOL, HAS_POOL) |
+               bit_if(l->kind == UPSAMPLE, HAS_UPSAMPLE) | bit_if(l->kind == BRANCH, HAS_BRANCH) |
+               bit_if(l->kind == STASH, HAS_SKIP) | bit_if(l->kind == LINKED, HAS_LINKED) |
+               bit_if(l->kind == MOVE && p->layout, HAS_MOVE) | bit_if(l->stride, HAS_STRIDE) |
+               bit_if(l->kind == FUNCTION && l->function < 2, HAS_DRAWS) | bit_if(l->segment, HAS_SEGMENT) |
+               bit_if(l->kind == POP && l->join == JOIN_CONCAT, HAS_CONCAT) |
                bit_if(l->kind == LINKED && l->costs == COSTS_MEASURED, HAS_MEASURED);
     }
     if (set & pairs_bit(HAS_NORM))
@@ -317,7 +404,7 @@ static inline uint64_t features_of_layers(const plan *p)
            bit_if(p->inner[0] < p->inner[1], HAS_INNER);
 }
 
-static inline uint64_t features_of_batches(const plan *p)
+static inline pairs_set features_of_batches(const plan *p)
 {
     bool place = false, chunk = false;
     for (int step = 0; step < p->steps; step++)
@@ -326,14 +413,15 @@ static inline uint64_t features_of_batches(const plan *p)
             chunk = chunk || p->samples[step][0][r] < p->pipeline.chunks;
         }
     return bit_if(place, HAS_EMPTY_PLACE) | bit_if(chunk, HAS_EMPTY_CHUNK) |
-           pairs_bit(p->x.rank == 2   ? HAS_VECTORS
+           pairs_bit(p->words         ? HAS_TEXTS
+                     : p->x.rank == 2 ? HAS_VECTORS
                      : p->x.rank == 4 ? HAS_IMAGES
                                       : HAS_VOLUMES) |
            pairs_bit(p->layout ? HAS_LAYOUT : HAS_NO_LAYOUT) | bit_if(p->bounds, HAS_BOUNDS) |
            bit_if(p->ignores, HAS_IGNORED);
 }
 
-static inline uint64_t features_of_training(const plan *p)
+static inline pairs_set features_of_training(const plan *p)
 {
     const wf_multi_node_opts *m = &p->multi;
     return pairs_bit(HAS_SGD + p->optimizer) | bit_if(p->clip_norm > 0, HAS_CLIP_NORM) |
@@ -345,7 +433,7 @@ static inline uint64_t features_of_training(const plan *p)
            bit_if(p->evaluator, HAS_EVALUATOR) | bit_if(p->saved, HAS_SAVED);
 }
 
-static inline uint64_t features_of(const plan *p)
+static inline pairs_set features_of(const plan *p)
 {
     const wf_mesh_opts *m = &p->mesh;
     const int axes = (m->depth > 1) + (m->height > 1) + (m->width > 1);

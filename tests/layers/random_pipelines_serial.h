@@ -55,7 +55,7 @@ static inline void draw_rows(const plan *p, const int *samples, test_rng *rng, r
     }
     b->first[p->mesh.data] = b->n;
     for (int64_t i = 0; i < b->n * width; i++)
-        b->x[i] = test_uniform(rng, -1, 1);
+        b->x[i] = p->words ? (double)test_int(rng, 0, WORDS - 1) : test_uniform(rng, -1, 1);
     for (int i = 0; i < b->n; i++)
         b->label[i] = p->ignores && test_int(rng, 0, 2) == 0 ? IGNORED : test_int(rng, 0, CLASSES - 1);
     /* In two of three batches no label of the last place counts. */
@@ -73,7 +73,8 @@ static inline wf_tensor *inputs(const plan *p, const rows *b, int64_t lo, int64_
     const int64_t width = wf_shape_count(shape);
     shape.dim[0] = hi - lo;
     wf_tensor *wide = wf_tensor_from_host(on.ctx, WF_F64, shape, b->x + lo * width);
-    wf_tensor *x = wf_tensor_copy(wide, p->dtype, is_image(shape) ? WF_CHANNELS_LAST : WF_ROW_MAJOR);
+    wf_tensor *x =
+        wf_tensor_copy(wide, p->words ? WF_I64 : p->dtype, is_image(shape) ? WF_CHANNELS_LAST : WF_ROW_MAJOR);
     wf_tensor_free(wide);
     return x;
 }

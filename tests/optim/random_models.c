@@ -10,6 +10,7 @@
 #include "optim/evaluator.h"
 #include "optim/trainer.h"
 #include "tests/optim/random_models_draw.h"
+#include "tests/optim/random_models_make.h"
 #include "tests/optim/random_training.h"
 #include "tests/test.h"
 #include "tests/world.h"
@@ -17,157 +18,6 @@
 #include <math.h>
 
 enum { MOST = 1 << 16, IGNORED = -1 };
-
-/* --- models ------------------------------------------------------------------------------------------------------- */
-
-static wf_var *tanh_of(wf_var *x)
-{
-    return wf_tanh(x);
-}
-
-static wf_var *leaky(wf_var *x)
-{
-    return wf_activate(x, WF_ACT_LEAKY_RELU, 0.1, 0);
-}
-
-static wf_var *dropped(wf_var *x)
-{
-    return wf_dropout(x, 0.3);
-}
-
-static wf_var *noisy(wf_var *x)
-{
-    return wf_gaussian_noise(x, 0.1);
-}
-
-static wf_var *apply_twice(wf_layer *self, void *user, wf_var *x)
-{
-    wf_layer *child = wf_layer_child(self, "shared");
-    wf_var *once = wf_apply(child, x);
-    return wf_apply_n(wf_layer_child(self, "joined"), WF_INPUTS(x, once));
-}
-
-/* A module of two inputs: the layer that two modules share is applied again. */
-static wf_var *join_inputs(wf_layer *self, void *user, wf_var *const *x, int n)
-{
-    wf_var *twice = wf_apply(wf_layer_child(self->parent, "shared"), x[1]);
-    return n == 2 ? wf_add(twice, wf_scale(x[0], 0.5)) : NULL;
-}
-
-/* To another layout, a function there, and back. */
-static wf_var *go_and_return(wf_layer *self, void *user, wf_var *x)
-{
-    const move *how = user;
-    const wf_layout was = x && wf_value(x) ? wf_tensor_layout(wf_value(x)) : wf_layout_none();
-    const wf_layout_opts channels_over_data = {.dim = {[WF_AXIS_DATA] = WF_DIM(1)}};
-    wf_layout there;
-    if (!was.known)
-        return wf_tanh(x);
-    if (*how == MOVE_CHANNELS && wf_mesh_layout(was.mesh, was.global, channels_over_data, &there) != WF_OK)
-        return NULL;
-    wf_var *moved = *how == MOVE_GATHER  ? wf_unshard(x)
-                    : *how == MOVE_SHARD ? wf_shard(x, was.mesh)
-                                         : wf_redistribute(x, there);
-    return wf_redistribute(wf_tanh(moved), was);
-}
-
-/* Makes the same layers in both programs: in the serial one, which has no mesh, a chain. */
-static wf_layer *linked(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
-{
-    const wf_spatial_chain_opts opts[COSTS] = {
-        {.depth = 2}, {.message_seconds = 1e-5, .byte_seconds = 3e-10, .work_seconds = 1.5e-11}, {0}};
-    wf_layer *link[LINKS];
-    for (int i = 0; i < LINKS; i++)
-        link[i] = mesh ? wf_spatial_conv2d(mesh, l->conv) : wf_conv2d(ctx, l->conv);
-    return mesh ? wf_spatial_chain(mesh, opts[l->costs], LINKS, link) : wf_sequential(ctx, LINKS, link);
-}
-
-static wf_layer *make_grouped(wf_ctx *ctx, const part *l)
-{
-    const wf_groupnorm_opts *g = &l->groups;
-    switch (l->grouped) {
-    case BY_PIXEL:
-        return wf_layernorm(ctx, (wf_layernorm_opts){.channels = g->channels, .eps = g->eps, .no_gamma = g->no_gamma});
-    case BY_PIXEL_RMS:
-        return wf_rmsnorm(ctx, (wf_rmsnorm_opts){.channels = g->channels, .eps = g->eps, .no_gamma = g->no_gamma});
-    case BY_GROUP:
-        return wf_groupnorm(ctx, *g);
-    case BY_INSTANCE:
-        return wf_instancenorm(ctx,
-                               (wf_instancenorm_opts){.channels = g->channels, .eps = g->eps, .no_gamma = g->no_gamma});
-    case BY_PLANE:
-        return wf_layernorm(ctx, (wf_layernorm_opts){.shape = l->plane, .eps = g->eps, .no_gamma = g->no_gamma});
-    case BY_FACTOR:
-        return wf_layerscale(
-            ctx, (wf_layerscale_opts){.channels = g->channels, .gamma_init = {WF_INIT_TRUNC_NORMAL, 1, 0.25}});
-    case GROUPEDS:
-        break;
-    }
-    return NULL;
-}
-
-static wf_layer *make_layer(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
-{
-    static const move hows[MOVES] = {MOVE_GATHER, MOVE_CHANNELS, MOVE_SHARD};
-    static wf_var *(*const functions[])(wf_var *) = {wf_relu, tanh_of, leaky};
-    wf_layer *module;
-    switch (l->kind) {
-    case CONV:
-        return wf_conv2d(ctx, l->conv);
-    case TRANSPOSED:
-        return wf_conv_transpose2d(ctx, l->conv);
-    case NORM:
-        return wf_batchnorm(ctx, l->norm);
-    case GROUPED:
-        return make_grouped(ctx, l);
-    case MAX_POOL:
-        return l->resize.size[0] ? wf_adaptive_max_pool(ctx, WF_SHAPE(l->resize.size[0], l->resize.size[1]))
-                                 : wf_max_pool2d(ctx, l->pool);
-    case AVG_POOL:
-        return wf_avg_pool2d(ctx, l->pool);
-    case UPSAMPLE:
-        return l->resize.size[0] ? wf_resize(ctx, l->resize) : wf_upsample2d(ctx, l->upsample);
-    case TWICE:
-        module = wf_module(ctx, apply_twice, NULL);
-        wf_module_add(module, "shared", wf_conv2d(ctx, l->conv));
-        wf_module_add(module, "joined", wf_module_n(ctx, 2, 2, join_inputs, NULL));
-        return module;
-    case FUNCTION:
-        return wf_lambda(ctx, functions[l->function]);
-    case RANDOM:
-        return l->function == 2 ? wf_stochastic_depth(ctx, 0.3) : wf_lambda(ctx, l->function ? dropped : noisy);
-    case LINKED:
-        return linked(ctx, mesh, l);
-    case MOVE:
-        return wf_module(ctx, go_and_return, (void *)&hows[l->move]);
-    case KINDS:
-        break;
-    }
-    return NULL;
-}
-
-static wf_layer *make_part(wf_ctx *ctx, const wf_mesh *mesh, const part *l)
-{
-    wf_layer *layer = make_layer(ctx, mesh, l);
-    return l->segment ? wf_recompute(layer) : layer;
-}
-
-/* A first layer with parameters of its own, since a model may be drawn that has none. */
-static wf_layer *make_model(wf_ctx *ctx, const wf_mesh *mesh, const plan *p)
-{
-    const wf_conv_opts first = {.in = p->image.dim[1], .out = p->image.dim[1], .kernel = 1};
-    wf_layer *model = wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, first)));
-    char name[16];
-    for (int i = 0; i < p->joins; i++) {
-        snprintf(name, sizeof name, "part%d", i);
-        wf_module_add(model, name, make_part(ctx, mesh, &p->part[i]));
-    }
-    if (p->head)
-        wf_module_add(model, "pool", wf_global_avg_pool(ctx));
-    if (p->frozen && wf_param_set_trainable(wf_layer_param(model, "0/W"), false) != WF_OK)
-        return NULL;
-    return p->named ? wf_layer_named(model, "m") : model;
-}
 
 static wf_optim *make_optim(const plan *p, wf_layer *model)
 {
@@ -208,9 +58,12 @@ static wf_layout layout_of(const program *r, wf_shape shape)
     const int place = wf_mesh_rank(r->mesh, WF_AXIS_DATA);
     wf_layout_opts opts = {.dim = {[WF_AXIS_DATA] = WF_DIM(0)}, .bounds = {[WF_AXIS_DATA] = p->cut}};
     wf_layout layout = wf_layout_none();
-    if (!p->bounds)
+    if (!p->bounds && p->words == 0)
         return wf_layout_batch(r->mesh, shape, p->cut[place], p->cut[place + 1]);
-    if (is_spatial(p)) {
+    if (is_spatial(p) && p->words > 0) {
+        opts.dim[WF_AXIS_HEIGHT] = WF_DIM(1);
+        opts.bounds[WF_AXIS_HEIGHT] = p->bounds ? p->cut_points[0] : NULL;
+    } else if (is_spatial(p)) {
         opts.dim[WF_AXIS_HEIGHT] = WF_DIM(2);
         opts.dim[WF_AXIS_WIDTH] = WF_DIM(3);
         opts.bounds[WF_AXIS_HEIGHT] = p->cut_points[0];
@@ -238,6 +91,25 @@ static wf_tensor *batch_of(const program *r, int64_t which)
     return mine;
 }
 
+/* This rank's part of words [N,T] of a text, or of what comes after them. */
+static wf_tensor *words_of(const program *r, int64_t which, bool ignores)
+{
+    static int64_t word[MOST];
+    const wf_shape shape = WF_SHAPE(r->p->image.dim[0], r->p->image.dim[2]);
+    test_rng rng = {r->p->number * 1000 + (uint64_t)which};
+    for (int64_t i = 0; i < wf_shape_count(shape); i++)
+        word[i] = ignores && i > 0 && one_in(&rng, 3) ? IGNORED : test_int(&rng, 0, r->p->words - 1);
+    wf_tensor *all = wf_tensor_from_host(r->ctx, WF_I64, shape, word);
+    if (!r->mesh)
+        return all;
+    const wf_layout layout = layout_of(r, shape);
+    wf_tensor *view = wf_tensor_view(all, layout.box), *mine = wf_tensor_copy(view, WF_I64, WF_ROW_MAJOR);
+    WF_EXPECT_OK(wf_tensor_set_layout(mine, layout));
+    wf_tensor_free(view);
+    wf_tensor_free(all);
+    return mine;
+}
+
 /* Labels of all pixels, of which one in three is ignored where any is, though never the first. */
 static wf_tensor *labels_of(const program *r, wf_shape shape, int64_t which)
 {
@@ -249,26 +121,26 @@ static wf_tensor *labels_of(const program *r, wf_shape shape, int64_t which)
     return wf_tensor_from_host(r->ctx, WF_I64, pixels, label);
 }
 
-/* Scores whose channels are whole on every rank. */
-static wf_var *whole_channels(wf_var *y)
+/* With an odd number of classes these have weights, and targets are smoothed. */
+static wf_var *with_weights(const program *r, wf_var *scores, const wf_tensor *labels, int64_t classes)
 {
-    wf_layout_opts opts = {0};
-    const wf_layout was = wf_tensor_layout(wf_value(y));
-    wf_layout target;
-    if (!was.known || was.placement[WF_AXIS_CHANNEL] != WF_SHARDED)
-        return y;
-    for (int a = 0; a < WF_AXES; a++)
-        if (a != WF_AXIS_CHANNEL && was.placement[a] == WF_SHARDED) {
-            opts.dim[a] = WF_DIM(was.dim[a]);
-            opts.bounds[a] = was.bounds[a];
-        }
-    return wf_mesh_layout(was.mesh, was.global, opts, &target) == WF_OK ? wf_redistribute(y, target) : NULL;
+    wf_label_opts own = {.ignores = r->p->ignores, .ignored = IGNORED};
+    wf_tensor *weight = NULL;
+    if (classes % 2) {
+        static double each[MOST];
+        for (int64_t c = 0; c < classes; c++)
+            each[c] = 0.5 + (double)(c % 3);
+        own.weight = weight = wf_tensor_from_host(r->ctx, WF_F64, WF_SHAPE(classes), each);
+        own.smoothing = 0.125;
+    }
+    wf_var *loss = (r->p->words > 0 ? wf_token_cross_entropy : wf_softmax_cross_entropy_with)(scores, labels, own);
+    wf_tensor_free(weight);
+    return loss;
 }
 
 static wf_var *cross_entropy(const program *r, wf_var *y, int64_t which, wf_tensor **held)
 {
-    const wf_label_opts opts = {.ignores = r->p->ignores, .ignored = IGNORED};
-    wf_var *scores = y ? whole_channels(y) : NULL;
+    wf_var *scores = whole_along(y, 1u << WF_AXIS_CHANNEL);
     if (!scores)
         return NULL;
     const wf_layout layout = wf_tensor_layout(wf_value(scores));
@@ -279,19 +151,7 @@ static wf_var *cross_entropy(const program *r, wf_var *y, int64_t which, wf_tens
     *held = wf_tensor_copy(view, WF_I64, WF_ROW_MAJOR);
     wf_tensor_free(view);
     wf_tensor_free(whole);
-    /* With an odd number of classes these have weights, and targets are smoothed. */
-    wf_label_opts own = opts;
-    wf_tensor *weight = NULL;
-    if (shape.dim[1] % 2) {
-        static double each[MOST];
-        for (int64_t c = 0; c < shape.dim[1]; c++)
-            each[c] = 0.5 + (double)(c % 3);
-        own.weight = weight = wf_tensor_from_host(r->ctx, WF_F64, WF_SHAPE(shape.dim[1]), each);
-        own.smoothing = 0.125;
-    }
-    wf_var *loss = wf_softmax_cross_entropy(scores, *held, own);
-    wf_tensor_free(weight);
-    return loss;
+    return with_weights(r, scores, *held, shape.dim[1]);
 }
 
 /* The mean output of all ranks: those that hold the same part count alike. */
@@ -314,10 +174,13 @@ static void observe(program *r, const wf_var *y)
 
 static wf_var *loss_of(program *r, int64_t which, wf_tensor **labels)
 {
-    wf_tensor *x = batch_of(r, which);
+    const bool text = r->p->words > 0;
+    wf_tensor *x = text ? words_of(r, which, false) : batch_of(r, which);
     wf_var *y = wf_apply(r->model, wf_input(r->tape, x));
     wf_tensor_free(x);
     observe(r, y);
+    if (r->p->labels && text)
+        return with_weights(r, y, *labels = words_of(r, which + 500, r->p->ignores), r->p->words);
     if (r->p->labels)
         return cross_entropy(r, y, which, labels);
     wf_var *square = wf_mul(y, y);
@@ -363,6 +226,10 @@ static bool program_open(program *r, const plan *p, wf_comm *comm)
     r->model = make_model(r->ctx, r->mesh, p);
     r->tape = wf_tape_new(r->ctx);
     if (!r->model || (comm && wf_parallelize(r->model, r->mesh, p->how) != WF_OK))
+        return false;
+    if (p->labels && p->tied &&
+        (wf_layer_tie(r->model, "scores/W", "0/W") != WF_OK ||
+         wf_param_set_trainable(wf_layer_param(r->model, "0/W"), !p->frozen) != WF_OK))
         return false;
     if (comm && p->evaluator)
         r->evaluator = wf_evaluator_new(comm);

@@ -50,6 +50,11 @@ static inline int64_t channels(const plan *p, test_rng *rng)
     return test_int(rng, least, least + 4);
 }
 
+static inline bool shards_channels(const plan *p)
+{
+    return (p->how & WF_PARALLEL_CHANNEL) && p->mesh.channel > 1;
+}
+
 /* Outputs of a window, 0 or less where there are none. */
 static inline int64_t outputs(int64_t length, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation)
 {
@@ -89,7 +94,7 @@ static inline bool draw_conv(plan *p, part *l, test_rng *rng, wf_shape *s)
                                                 : WF_ACT_LEAKY_RELU};
     o->boundary = draw_boundary(p, rng, l->kind == TRANSPOSED || s->dim[2] < 2 || s->dim[3] < 2);
     o->pad = o->boundary.edge && l->kind == CONV ? 1 : o->pad;
-    if (l->kind == CONV && one_in(rng, 4) && p->mesh.channel < 2)
+    if (l->kind == CONV && one_in(rng, 4) && !shards_channels(p))
         o->groups = o->out = o->in;
     note(p, l->kind == CONV ? "conv" : "transposed", o->kernel, o->stride, o->dilation);
     for (int d = 2; d < 4; d++)
@@ -130,9 +135,82 @@ static inline bool draw_linked(plan *p, part *l, test_rng *rng, const wf_shape *
     return is_spatial(p) && p->mesh.channel < 2;
 }
 
+/* Balanced blocks of heads are uneven where ranks do not divide them. */
+static inline int64_t draw_heads(plan *p, part *l, test_rng *rng, int64_t features)
+{
+    int64_t heads;
+    l->cut_heads = p->mesh.channel > 1 && draw(p, rng, HAS_CUT_HEADS, 2);
+    do
+        heads = test_int(rng, l->cut_heads ? p->mesh.channel : 1, features);
+    while (features % heads != 0);
+    return heads;
+}
+
+/* Tokens that ranks share come together by heads only where no other axis cuts these. */
+static inline wf_attention_cut draw_cut(const plan *p, part *l, test_rng *rng)
+{
+    const int any = (int)test_int(rng, WF_ATTENTION_CHEAPER, WF_ATTENTION_RING);
+    const wf_attention_cut cut = wishes(p, HAS_RING)       ? WF_ATTENTION_RING
+                                 : wishes(p, HAS_BY_HEADS) ? WF_ATTENTION_BY_HEADS
+                                                           : (wf_attention_cut)any;
+    return cut == WF_ATTENTION_BY_HEADS && l->cut_heads ? WF_ATTENTION_CHEAPER : cut;
+}
+
+static inline bool draw_tokens(plan *p, part *l, test_rng *rng, const wf_shape *s)
+{
+    enum { MOST_TOKENS = 150 };
+    const int64_t features = s->dim[1], tokens = s->dim[2] * s->dim[3], heads = draw_heads(p, l, rng, features);
+    const int64_t least = p->mesh.channel;
+    wf_transformer_block_opts *o = &l->attention;
+    *o = (wf_transformer_block_opts){.features = features,
+                                     .heads = heads,
+                                     .hidden = test_int(rng, least, least + 2 * features),
+                                     .causal = draw(p, rng, HAS_CAUSAL, 2),
+                                     .dropout = one_in(rng, 3) ? 0.3 : 0,
+                                     .drop_path = one_in(rng, 4) ? 0.3 : 0,
+                                     .relative = one_in(rng, 2) ? 2 * test_int(rng, 0, 4) + 1 : 0,
+                                     .rotary = features / heads % 2 == 0 && one_in(rng, 2) ? tokens : 0,
+                                     .eps = 0.1,
+                                     .cut = draw_cut(p, l, rng),
+                                     .paired = one_in(rng, 2)};
+    l->other = one_in(rng, 3);
+    note(p, l->kind == BLOCK ? "block" : l->other ? "multihead of two" : "multihead", features, heads, o->causal);
+    note(p, l->cut_heads ? "heads cut" : "heads whole", o->cut, o->paired, o->relative);
+    return tokens <= MOST_TOKENS;
+}
+
+static inline bool draw_windows(plan *p, part *l, test_rng *rng, const wf_shape *s)
+{
+    const int64_t heads = draw_heads(p, l, rng, s->dim[1]), window = test_int(rng, 1, 4);
+    l->windows = (wf_window_attention_opts){.features = s->dim[1],
+                                            .heads = heads,
+                                            .window = window,
+                                            .shift = test_int(rng, 0, window - 1),
+                                            .window_nd = {0, one_in(rng, 3) ? window + 1 : 0},
+                                            .no_bias = one_in(rng, 4),
+                                            .dropout = one_in(rng, 3) ? 0.3 : 0};
+    note(p, l->cut_heads ? "windows, heads cut" : "windows", heads, window, l->windows.shift);
+    return true;
+}
+
+static inline bool draw_neighbours(plan *p, part *l, test_rng *rng, const wf_shape *s)
+{
+    const int64_t heads = draw_heads(p, l, rng, s->dim[1]), side = s->dim[2] < s->dim[3] ? s->dim[2] : s->dim[3];
+    const int64_t kernel = test_int(rng, 1, side < 5 ? side : 5);
+    l->neighbours =
+        (wf_neighbourhood_attention_opts){.features = s->dim[1],
+                                          .heads = heads,
+                                          .kernel = kernel,
+                                          .dilation = test_int(rng, 1, side / kernel < 3 ? side / kernel : 3),
+                                          .no_relative = one_in(rng, 3),
+                                          .no_bias = one_in(rng, 4)};
+    note(p, l->cut_heads ? "neighbours, heads cut" : "neighbours", heads, kernel, l->neighbours.dilation);
+    return true;
+}
+
 static inline void draw_grouped(plan *p, part *l, test_rng *rng, const wf_shape *s)
 {
-    l->grouped = (grouped)test_int(rng, 0, GROUPEDS - 1);
+    l->grouped = (grouped)test_int(rng, 0, l->text ? BY_PIXEL_RMS : GROUPEDS - 1);
     /* A group may have two elements: a small eps would make their difference ill conditioned. */
     l->groups = (wf_groupnorm_opts){
         .channels = s->dim[1], .groups = test_int(rng, 1, s->dim[1]), .eps = 0.1, .no_gamma = one_in(rng, 4)};
@@ -142,10 +220,40 @@ static inline void draw_grouped(plan *p, part *l, test_rng *rng, const wf_shape 
     note(p, "grouped", l->grouped, l->groups.groups, 0);
 }
 
+static inline bool draw_upsample(plan *p, part *l, test_rng *rng, wf_shape *s)
+{
+    l->upsample = (wf_upsample_opts){.mode = one_in(rng, 2) ? WF_UPSAMPLE_LINEAR : WF_UPSAMPLE_NEAREST};
+    if (l->upsample.mode == WF_UPSAMPLE_LINEAR)
+        l->upsample.boundary = draw_boundary(p, rng, s->dim[2] < 2 || s->dim[3] < 2);
+    note(p, "upsample", l->upsample.mode, 0, 0);
+    /* Lengths that are no multiple of 3 change to any others, without a draw of its own. */
+    if (l->upsample.mode == WF_UPSAMPLE_NEAREST && s->dim[2] % 3 != 0) {
+        l->resize = (wf_resize_opts){.size = {s->dim[2] + 1, (s->dim[3] + 2) / 2},
+                                     .mode = s->dim[3] % 2 ? WF_RESIZE_AREA : WF_RESIZE_CUBIC};
+        s->dim[2] = l->resize.size[0];
+        s->dim[3] = l->resize.size[1];
+        note(p, "resize", l->resize.mode, (int)s->dim[2], (int)s->dim[3]);
+        return fits(s);
+    }
+    s->dim[2] *= 2;
+    s->dim[3] *= 2;
+    return fits(s);
+}
+
+/* What takes tokens [N,T,E]. */
+static inline bool takes_texts(part_kind kind)
+{
+    return kind == GROUPED || kind == FUNCTION || kind == TWICE || kind == RANDOM || kind == MOVE ||
+           kind == MULTIHEAD || kind == BLOCK;
+}
+
 static inline bool draw_kind(plan *p, part *l, test_rng *rng, wf_shape *s)
 {
     const int64_t in = s->dim[1];
-    l->kind = (part_kind)test_int(rng, 0, KINDS - 1);
+    l->text = p->words > 0;
+    do
+        l->kind = (part_kind)test_int(rng, 0, KINDS - 1);
+    while (l->text && !takes_texts(l->kind));
     l->segment = draw(p, rng, HAS_SEGMENT, 5);
     switch (l->kind) {
     case CONV:
@@ -156,6 +264,13 @@ static inline bool draw_kind(plan *p, part *l, test_rng *rng, wf_shape *s)
         return draw_pool(p, l, rng, s);
     case LINKED:
         return draw_linked(p, l, rng, s);
+    case MULTIHEAD:
+    case BLOCK:
+        return draw_tokens(p, l, rng, s);
+    case WINDOWS:
+        return draw_windows(p, l, rng, s);
+    case NEIGHBOURS:
+        return draw_neighbours(p, l, rng, s);
     case TWICE:
         l->conv = (wf_conv_opts){.in = in, .out = in, .kernel = 3, .pad = 1, .act = WF_ACT_LEAKY_RELU};
         note(p, "twice", -1, 0, 0);
@@ -168,22 +283,7 @@ static inline bool draw_kind(plan *p, part *l, test_rng *rng, wf_shape *s)
         draw_grouped(p, l, rng, s);
         return true;
     case UPSAMPLE:
-        l->upsample = (wf_upsample_opts){.mode = one_in(rng, 2) ? WF_UPSAMPLE_LINEAR : WF_UPSAMPLE_NEAREST};
-        if (l->upsample.mode == WF_UPSAMPLE_LINEAR)
-            l->upsample.boundary = draw_boundary(p, rng, s->dim[2] < 2 || s->dim[3] < 2);
-        note(p, "upsample", l->upsample.mode, 0, 0);
-        /* Lengths that are no multiple of 3 change to any others, without a draw of its own. */
-        if (l->upsample.mode == WF_UPSAMPLE_NEAREST && s->dim[2] % 3 != 0) {
-            l->resize = (wf_resize_opts){.size = {s->dim[2] + 1, (s->dim[3] + 2) / 2},
-                                         .mode = s->dim[3] % 2 ? WF_RESIZE_AREA : WF_RESIZE_CUBIC};
-            s->dim[2] = l->resize.size[0];
-            s->dim[3] = l->resize.size[1];
-            note(p, "resize", l->resize.mode, (int)s->dim[2], (int)s->dim[3]);
-            return fits(s);
-        }
-        s->dim[2] *= 2;
-        s->dim[3] *= 2;
-        return fits(s);
+        return draw_upsample(p, l, rng, s);
     case MOVE:
         l->move = (move)test_int(rng, 0, MOVES - 1);
         note(p, "move", l->move, 0, 0);
@@ -219,7 +319,7 @@ static inline void draw_model(plan *p, test_rng *rng)
 {
     enum { TRIES = 60, OF_LAYERS = HAS_SEGMENT + 1 };
     const size_t used = strlen(p->text);
-    const uint64_t layers = p->wish & (pairs_bit(OF_LAYERS) - 1);
+    const pairs_set layers = p->wish & (pairs_bit(OF_LAYERS) - 1);
     for (int tries = 0; tries < TRIES; tries++) {
         p->text[used] = '\0';
         draw_layers(p, rng, p->image);
@@ -231,7 +331,7 @@ static inline void draw_model(plan *p, test_rng *rng)
     if (p->joins < p->n && p->part[p->joins].kind == NORM && p->mesh.channel > 1)
         p->joins = p->n;
     p->named = draw(p, rng, HAS_NAMED, 2);
-    p->head = draw(p, rng, HAS_HEAD, 2) && p->joins == p->n;
+    p->head = draw(p, rng, HAS_HEAD, 2) && p->joins == p->n && p->words == 0;
 }
 
 /* --- the mesh, and what lies where --------------------------------------------------------------------------------
@@ -242,7 +342,7 @@ static inline void draw_axes(plan *p, test_rng *rng, int size)
     int *const axis[] = {&p->mesh.channel, &p->mesh.height, &p->mesh.width};
     int left = size;
     for (int k = 0; k < 3; k++) {
-        *axis[k] = (int)test_int(rng, 1, left < 4 ? left : 4);
+        *axis[k] = p->words > 0 && axis[k] == &p->mesh.width ? 1 : (int)test_int(rng, 1, left < 4 ? left : 4);
         while (left % *axis[k] != 0)
             --*axis[k];
         left /= *axis[k];
@@ -251,17 +351,25 @@ static inline void draw_axes(plan *p, test_rng *rng, int size)
     p->how = WF_PARALLEL_SYNC_BN | (unsigned)test_int(rng, 0, 3);
 }
 
+/* The axes that attention and scores need, which should be cut. */
+static inline bool has_axes(const plan *p)
+{
+    const bool tokens = wishes(p, HAS_RING) || wishes(p, HAS_BY_HEADS),
+               channels = wishes(p, HAS_CUT_HEADS) || wishes(p, HAS_CLASSES);
+    return (!tokens || ((p->how & WF_PARALLEL_SPATIAL) && p->mesh.height > 1)) && (!channels || p->mesh.channel > 1);
+}
+
 /* Again until it has the axes that the sample should have, if so many ranks can. */
 static inline void draw_mesh(plan *p, test_rng *rng, int size)
 {
     enum { TRIES = 300 };
-    uint64_t want = bit_if(wishes(p, HAS_EMPTY_PLACE), HAS_PLACES) |
-                    bit_if(wishes(p, HAS_LINKED) || wishes(p, HAS_MEASURED), HAS_PIXELS);
+    pairs_set want = bit_if(wishes(p, HAS_EMPTY_PLACE), HAS_PLACES) |
+                     bit_if(wishes(p, HAS_LINKED) || wishes(p, HAS_MEASURED), HAS_PIXELS);
     for (int f = HAS_PLACES; f <= HAS_REPLICAS; f++)
         want |= p->wish & pairs_bit(f);
     for (int tries = 0; tries < TRIES; tries++) {
         draw_axes(p, rng, size);
-        if ((want & ~features_of_mesh(p)) == 0 && (features_of_mesh(p) & p->barred) == 0)
+        if (has_axes(p) && (want & ~features_of_mesh(p)) == 0 && (features_of_mesh(p) & p->barred) == 0)
             return;
     }
 }
@@ -288,12 +396,28 @@ static inline void draw_places(plan *p, test_rng *rng)
 /* --- training -----------------------------------------------------------------------------------------------------
  */
 
+/* Texts: scores of the last layer are a part of the model with labels, and then nothing joins late. */
+static inline void draw_scores(plan *p, test_rng *rng)
+{
+    p->positions = one_in(rng, 2);
+    p->labels = p->labels && p->joins == p->n;
+    p->cut_classes = p->mesh.channel > 1 && draw(p, rng, HAS_CLASSES, 2);
+    p->tied = draw(p, rng, HAS_TIED, 3);
+    if (wishes(p, HAS_TIED))
+        p->cut_classes = shards_channels(p);
+    p->tied = p->tied && p->cut_classes == shards_channels(p);
+    note(p, p->cut_classes ? "classes cut" : "classes whole", p->words, p->tied, p->positions);
+}
+
 static inline void draw_training(plan *p, test_rng *rng)
 {
     p->accumulates = draw(p, rng, HAS_ACCUMULATES, 4);
     p->labels = draw(p, rng, HAS_LABELS, 2) || wishes(p, HAS_IGNORED);
+    if (p->words > 0)
+        draw_scores(p, rng);
     p->ignores = p->labels && draw(p, rng, HAS_IGNORED, 2);
     p->frozen = draw(p, rng, HAS_FROZEN, 4);
+    p->positions = p->positions || (p->frozen && p->words > 0); /* something trains */
     p->optimizer = draw_option(p, rng, HAS_MOMENTUM, HAS_LAMB);
     p->clip_norm = draw(p, rng, HAS_CLIP_NORM, 3) ? 0.2 : 0;
     p->clip_value = draw(p, rng, HAS_CLIP_VALUE, 3) ? 0.05 : 0;
@@ -319,13 +443,16 @@ static inline void draw_training(plan *p, test_rng *rng)
 static inline void draw_attempt(plan *p, test_rng *rng, int size)
 {
     static const char *const communicators[] = {"flat", "naive", "hierarchical"};
+    p->words = wishes(p, HAS_CLASSES) || wishes(p, HAS_TIED) || draw(p, rng, HAS_TEXT, 4) ? test_int(rng, 5, 12) : 0;
     draw_mesh(p, rng, size);
     p->communicator = communicators[draw_option(p, rng, HAS_FLAT, HAS_HIERARCHICAL)];
     snprintf(p->text, TEXT, "model %llu on %d ranks: data %d channel %d height %d width %d how %u",
              (unsigned long long)p->number, size, p->mesh.data, p->mesh.channel, p->mesh.height, p->mesh.width, p->how);
     const int64_t samples = test_int(rng, 2, 5), in = channels(p, rng);
     p->image = WF_SHAPE(samples, in, test_int(rng, 5, 10), test_int(rng, 5, 10));
-    note(p, "image", p->image.dim[0], p->image.dim[1], p->image.dim[2]);
+    if (p->words > 0)
+        p->image.dim[3] = 1;
+    note(p, p->words > 0 ? "text" : "image", p->image.dim[0], p->image.dim[1], p->image.dim[2]);
     draw_model(p, rng);
     draw_places(p, rng);
     draw_training(p, rng);
@@ -339,7 +466,7 @@ static inline void draw_plan(pairs *table, uint64_t number, int size, plan *p)
     enum { ATTEMPTS = 40, WISHES = 12 };
     test_rng rng = {number};
     for (int w = 0; w <= WISHES; w++) {
-        const uint64_t wish = w < WISHES ? pairs_wish(table, size) : 0, barred = pairs_barred(table, wish);
+        const pairs_set wish = w < WISHES ? pairs_wish(table, size) : 0, barred = pairs_barred(table, wish);
         for (int attempt = 0; attempt < ATTEMPTS || wish == 0; attempt++) {
             *p = (plan){.number = number, .wish = wish, .barred = barred};
             draw_attempt(p, &rng, size);

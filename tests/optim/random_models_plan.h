@@ -25,6 +25,10 @@ typedef enum part_kind {
     RANDOM,
     LINKED,
     MOVE,
+    MULTIHEAD,
+    BLOCK,
+    WINDOWS,
+    NEIGHBOURS,
     KINDS
 } part_kind;
 
@@ -47,7 +51,13 @@ typedef struct part {
     int function;
     costs costs;
     move move;
-    bool segment; /* recomputed */
+    wf_transformer_block_opts attention; /* MULTIHEAD, BLOCK: as far as it has these options */
+    bool other;                          /* MULTIHEAD: of two inputs */
+    wf_window_attention_opts windows;
+    wf_neighbourhood_attention_opts neighbours;
+    bool cut_heads; /* of these four: over the channel axis */
+    bool text;      /* its input are tokens */
+    bool segment;   /* recomputed */
 } part;
 
 /* Kinds stand in their order, and so do values of one option. */
@@ -64,6 +74,14 @@ typedef enum feature {
     HAS_RANDOM,
     HAS_LINKED,
     HAS_MOVE,
+    HAS_MULTIHEAD,
+    HAS_BLOCK,
+    HAS_WINDOWS,
+    HAS_NEIGHBOURS,
+    HAS_CAUSAL,
+    HAS_CUT_HEADS,
+    HAS_RING,
+    HAS_BY_HEADS,
     HAS_MEASURED,
     HAS_GROUPS,
     HAS_STRIDE,
@@ -81,6 +99,9 @@ typedef enum feature {
     HAS_REPLICAS,
     HAS_EMPTY_PLACE,
     HAS_BOUNDS,
+    HAS_TEXT,
+    HAS_CLASSES,
+    HAS_TIED,
     HAS_LABELS,
     HAS_IGNORED,
     HAS_FLAT,
@@ -117,6 +138,14 @@ static const char *const feature_names[FEATURES] = {
     "random numbers",
     "a spatial chain",
     "redistribution",
+    "multi-head attention",
+    "a transformer block",
+    "attention in windows",
+    "attention in neighbourhoods",
+    "a causal mask",
+    "heads cut over channels",
+    "shared tokens as a ring",
+    "shared tokens by heads",
     "a spatial chain of measured costs",
     "groups",
     "strides",
@@ -134,6 +163,9 @@ static const char *const feature_names[FEATURES] = {
     "ranks that compute the same",
     "a place without samples",
     "own bounds",
+    "texts",
+    "scores cut by vocabulary",
+    "a head tied to the embedding",
     "labels",
     "ignored labels",
     "flat",
@@ -162,6 +194,23 @@ static const pairs_rule rules[] = {
     {HAS_GROUPS, HAS_CHANNELS, "WF_ERR_ARGUMENT: groups of fewer channels than ranks"},
     {HAS_LINKED, HAS_CHANNELS, "WF_ERR_SHAPE: a spatial chain of shards of channels"},
     {HAS_LINKED, HAS_REPLICAS, "WF_ERR_SHAPE: a spatial chain of what is replicated over an axis of several ranks"},
+    {HAS_LINKED, HAS_CUT_HEADS, "WF_ERR_SHAPE: a spatial chain of what is replicated over an axis of several ranks"},
+    {HAS_TEXT, HAS_CONV, "texts have no pixels"},
+    {HAS_TEXT, HAS_TRANSPOSED, "texts have no pixels"},
+    {HAS_TEXT, HAS_NORM, "texts have no pixels"},
+    {HAS_TEXT, HAS_MAX_POOL, "texts have no pixels"},
+    {HAS_TEXT, HAS_AVG_POOL, "texts have no pixels"},
+    {HAS_TEXT, HAS_UPSAMPLE, "texts have no pixels"},
+    {HAS_TEXT, HAS_LINKED, "texts have no pixels"},
+    {HAS_TEXT, HAS_WINDOWS, "texts have no pixels"},
+    {HAS_TEXT, HAS_NEIGHBOURS, "texts have no pixels"},
+    {HAS_TEXT, HAS_STRIDE, "texts have no pixels"},
+    {HAS_TEXT, HAS_DILATION, "texts have no pixels"},
+    {HAS_TEXT, HAS_BOUNDARY, "texts have no pixels"},
+    {HAS_TEXT, HAS_HEAD, "texts have no pixels"},
+    {HAS_TEXT, HAS_TWO_AXES, "tokens are cut along one axis"},
+    {HAS_CLASSES, HAS_LATE, "the sample's own: scores come last"},
+    {HAS_TIED, HAS_LATE, "the sample's own: scores come last"},
     {HAS_HEAD, HAS_LATE, "the sample's own: a layer that joins comes last"},
     {HAS_SHARDED, HAS_DELAYED, "WF_ERR_ARGUMENT: double buffering with a sharded optimizer"},
     {HAS_SHARDED, HAS_HOOK, "WF_ERR_ARGUMENT: reduce with a sharded optimizer"},
@@ -169,8 +218,9 @@ static const pairs_rule rules[] = {
 
 /* Needs of a needed feature come first. */
 static const pairs_need needs[] = {
-    {HAS_TWO_AXES, HAS_PIXELS}, {HAS_LINKED, HAS_PIXELS},      {HAS_MEASURED, HAS_LINKED},
-    {HAS_GROUPS, HAS_CONV},     {HAS_EMPTY_PLACE, HAS_PLACES}, {HAS_IGNORED, HAS_LABELS},
+    {HAS_TWO_AXES, HAS_PIXELS}, {HAS_LINKED, HAS_PIXELS},      {HAS_MEASURED, HAS_LINKED}, {HAS_RING, HAS_PIXELS},
+    {HAS_BY_HEADS, HAS_PIXELS}, {HAS_GROUPS, HAS_CONV},        {HAS_CLASSES, HAS_TEXT},    {HAS_TIED, HAS_TEXT},
+    {HAS_CLASSES, HAS_LABELS},  {HAS_EMPTY_PLACE, HAS_PLACES}, {HAS_IGNORED, HAS_LABELS},  {HAS_TIED, HAS_LABELS},
 };
 
 static inline void open_pairs(pairs *table)
@@ -184,9 +234,12 @@ static inline void open_pairs(pairs *table)
 }
 
 typedef struct plan {
-    uint64_t number, wish, barred, features;
-    wf_shape image; /* of the global batch */
-    int n, joins;   /* joins: the layer that comes after the first step; none: n */
+    uint64_t number;
+    pairs_set wish, barred, features;
+    wf_shape image;                    /* of the global batch; of texts: samples, features, tokens, 1 */
+    int64_t words;                     /* the vocabulary of texts; 0: images */
+    bool positions, cut_classes, tied; /* texts: learned positions; the head */
+    int n, joins;                      /* joins: the layer that comes after the first step; none: n */
     part part[MOST_LAYERS];
     bool named, accumulates, head, frozen, bounds, labels, ignores, own_sum, trainer, evaluator, saved;
     int64_t cut[RANKS + 1];           /* samples of the places along data */
@@ -201,7 +254,7 @@ typedef struct plan {
     char text[TEXT];
 } plan;
 
-static inline uint64_t bit_if(bool has, feature f)
+static inline pairs_set bit_if(bool has, feature f)
 {
     return has ? pairs_bit(f) : 0;
 }
@@ -217,9 +270,22 @@ static inline bool sums_gradients(const plan *p)
     return p->mesh.data > 1 || is_spatial(p);
 }
 
-static inline uint64_t features_of_layers(const plan *p)
+static inline bool attends_tokens(const part *l)
 {
-    uint64_t set = 0;
+    return l->kind == MULTIHEAD || l->kind == BLOCK;
+}
+
+/* How ranks along height share the tokens of an attention. */
+static inline pairs_set features_of_tokens(const plan *p, const part *l)
+{
+    const bool shared = attends_tokens(l) && (p->how & WF_PARALLEL_SPATIAL) && p->mesh.height > 1;
+    return bit_if(shared && l->attention.cut == WF_ATTENTION_RING, HAS_RING) |
+           bit_if(shared && l->attention.cut == WF_ATTENTION_BY_HEADS, HAS_BY_HEADS);
+}
+
+static inline pairs_set features_of_layers(const plan *p)
+{
+    pairs_set set = 0;
     for (int i = 0; i < p->n; i++) {
         const part *l = &p->part[i];
         const bool conv = l->kind == CONV || l->kind == TRANSPOSED;
@@ -228,12 +294,13 @@ static inline uint64_t features_of_layers(const plan *p)
                bit_if(conv && l->conv.groups > 1, HAS_GROUPS) | bit_if(conv && l->conv.stride > 1, HAS_STRIDE) |
                bit_if(conv && l->conv.dilation > 1, HAS_DILATION) |
                bit_if(l->conv.boundary.edge || l->pool.boundary.edge || l->upsample.boundary.edge, HAS_BOUNDARY) |
-               bit_if(l->segment, HAS_SEGMENT);
+               bit_if(l->segment, HAS_SEGMENT) | bit_if(attends_tokens(l) && l->attention.causal, HAS_CAUSAL) |
+               bit_if(l->cut_heads && p->mesh.channel > 1, HAS_CUT_HEADS) | features_of_tokens(p, l);
     }
     return set;
 }
 
-static inline uint64_t features_of_mesh(const plan *p)
+static inline pairs_set features_of_mesh(const plan *p)
 {
     const wf_mesh_opts *m = &p->mesh;
     const bool pixels = m->height > 1 || m->width > 1, channels = p->how & WF_PARALLEL_CHANNEL,
@@ -243,14 +310,16 @@ static inline uint64_t features_of_mesh(const plan *p)
            bit_if((m->channel > 1 && !channels) || (pixels && !spatial), HAS_REPLICAS);
 }
 
-static inline uint64_t features_of(const plan *p)
+static inline pairs_set features_of(const plan *p)
 {
     bool empty = false;
     for (int r = 0; r < p->mesh.data; r++)
         empty = empty || (p->cut[r] == p->cut[r + 1] && p->mesh.data > 1);
     return features_of_layers(p) | features_of_mesh(p) | bit_if(p->head, HAS_HEAD) | bit_if(p->joins < p->n, HAS_LATE) |
            bit_if(p->named, HAS_NAMED) | bit_if(p->frozen, HAS_FROZEN) | bit_if(empty, HAS_EMPTY_PLACE) |
-           bit_if(p->bounds, HAS_BOUNDS) | bit_if(p->labels, HAS_LABELS) | bit_if(p->ignores, HAS_IGNORED) |
+           bit_if(p->bounds, HAS_BOUNDS) | bit_if(p->words > 0, HAS_TEXT) |
+           bit_if(p->labels && p->cut_classes && p->mesh.channel > 1, HAS_CLASSES) |
+           bit_if(p->labels && p->tied, HAS_TIED) | bit_if(p->labels, HAS_LABELS) | bit_if(p->ignores, HAS_IGNORED) |
            pairs_bit(strcmp(p->communicator, "flat") == 0    ? HAS_FLAT
                      : strcmp(p->communicator, "naive") == 0 ? HAS_NAIVE
                                                              : HAS_HIERARCHICAL) |
