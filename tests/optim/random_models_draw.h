@@ -240,6 +240,15 @@ static inline bool draw_upsample(plan *p, part *l, test_rng *rng, wf_shape *s)
     return fits(s);
 }
 
+/* True if one of the first layers leaves whole channels, which are not added to shards of them. */
+static inline bool leaves_whole(const plan *p, int layers)
+{
+    bool any = false;
+    for (int i = 0; i < layers; i++)
+        any = any || p->part[i].kind == WINDOWS || p->part[i].kind == NEIGHBOURS;
+    return any && shards_channels(p);
+}
+
 /* What takes tokens [N,T,E]. */
 static inline bool takes_texts(part_kind kind)
 {
@@ -274,7 +283,7 @@ static inline bool draw_kind(plan *p, part *l, test_rng *rng, wf_shape *s)
     case TWICE:
         l->conv = (wf_conv_opts){.in = in, .out = in, .kernel = 3, .pad = 1, .act = WF_ACT_LEAKY_RELU};
         note(p, "twice", -1, 0, 0);
-        return true;
+        return !leaves_whole(p, p->n);
     case NORM:
         l->norm = (wf_batchnorm_opts){.channels = in, .act = one_in(rng, 2) ? WF_ACT_RELU : WF_ACT_NONE};
         note(p, "norm", -1, 0, 0);
@@ -329,6 +338,9 @@ static inline void draw_model(plan *p, test_rng *rng)
     p->joins = draw(p, rng, HAS_LATE, 3) ? p->n - 1 : p->n;
     /* A normalisation that joins by itself does not know that its channels are sharded. */
     if (p->joins < p->n && p->part[p->joins].kind == NORM && p->mesh.channel > 1)
+        p->joins = p->n;
+    /* The mean of all outputs counts those of each step alike. */
+    if (leaves_whole(p, p->n))
         p->joins = p->n;
     p->named = draw(p, rng, HAS_NAMED, 2);
     p->head = draw(p, rng, HAS_HEAD, 2) && p->joins == p->n && p->words == 0;
