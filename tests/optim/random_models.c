@@ -133,7 +133,7 @@ static wf_var *with_weights(const program *r, wf_var *scores, const wf_tensor *l
         own.weight = weight = wf_tensor_from_host(r->ctx, WF_F64, WF_SHAPE(classes), each);
         own.smoothing = 0.125;
     }
-    wf_var *loss = (r->p->words > 0 ? wf_token_cross_entropy : wf_softmax_cross_entropy_with)(scores, labels, own);
+    wf_var *loss = (r->p->words > 0 ? wf_token_cross_entropy : wf_softmax_cross_entropy)(scores, labels, own);
     wf_tensor_free(weight);
     return loss;
 }
