@@ -46,7 +46,7 @@ typedef struct wf_call {
     /* What only this rank knows, or what follows from the above. */
     const int64_t *part; /* lengths, or ends of shards, as above; of WF_CALL_SUM the ends of segments, the first of
                             which need not be 0 */
-    int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends; else entries of `part` */
+    int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends; MEET, EXCHANGE: entries */
     int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
     uint64_t buffer;     /* WF_CALL_SUM: whose kept memory it is; 0: what is kept is zero in every sum */
     /* Calls with frames: checks each frame that arrives; its first argument is expected + r * expected_bytes for rank

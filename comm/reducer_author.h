@@ -31,7 +31,7 @@ const wf_reducer *wf_reducer_find(const char *name);
 /* All of them, one after the other; NULL after the last one. Local. */
 const wf_reducer *wf_reducer_at(int i);
 
-/* Sums a flat buffer of one float type in place over all ranks, as the communicator's name says. Of `sum` counts: out,
+/* Sums a flat buffer of one float type in place over all ranks, as the communicator's name says. Read of `sum`: out,
  * in device memory; dtype; part[0..parts], the ends of its segments; exact; buffer (0: nothing is kept). Collective. */
 wf_status wf_reducer_sum(wf_comm *comm, const wf_call *sum) WF_NODISCARD;
 

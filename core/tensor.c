@@ -295,7 +295,11 @@ static void name_order(wf_tensor *t, const wf_tensor *tensor, const int *perm)
     }
     classify(&whole);
     t->order = whole.order;
-    wf_order_strides(t->shape, t->order, t->stride);
+    /* The whole may fit neither order; then a part that does is dense in the order that was named only by its own
+     * strides. */
+    t->dense = wf_shape_count(t->shape) == 0 || strides_match(t, t->order);
+    if (t->dense)
+        wf_order_strides(t->shape, t->order, t->stride);
 }
 
 wf_tensor *wf_tensor_permute(const wf_tensor *tensor, const int *perm)

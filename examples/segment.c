@@ -254,8 +254,9 @@ static wf_var *picture(const training *t, wf_var *scores)
 static void evaluate(training *t)
 {
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
+    const int64_t held = t->part.layout.box.hi[0] - t->part.layout.box.lo[0];
     if (!t->s->how.sync_bn) /* each place along data has running statistics of its own images */
-        WF_MUST(wf_allreduce_persistent(t->s->how.samples, t->model, 1));
+        WF_MUST(wf_allreduce_persistent(t->s->how.samples, t->model, (double)held));
     part_draw(&t->part, t->s, NEVER_TRAINED_ON);
     wf_var *scores = scores_of(t);
     WF_MUST(wf_check(scores));

@@ -15,7 +15,7 @@ extern "C" {
  * entry of a *_nd field that is not 0 replaces them in its dimension (depth, height, width: the last `nd` entries of
  * the shape, in that order). */
 typedef struct wf_conv_opts {
-    int nd;             /* spatial dimensions, 1 to 3; default 2 */
+    int nd;             /* spatial dimensions, 1 to 3 (else WF_ERR_ARGUMENT); default 2 */
     int64_t in, out;    /* channels; required */
     int64_t kernel;     /* required, here or in kernel_nd */
     int64_t stride;     /* default 1 */

@@ -1,4 +1,4 @@
-/* Functions of variables. Local; each returns a new variable of the same tape, or NULL on failure and where an input is
+/* Functions of variables. Local unless said otherwise; each returns a new variable of the same tape, or NULL on failure and where an input is
  * NULL. Inputs are of a float type. The output has the input's type, order of memory and layout unless said otherwise.
  * Softmax, sum and mean, and the losses (layers/loss.h), widen bf16 and f16 to f32; arithmetic and concatenation of two
  * types out of these three give f32.

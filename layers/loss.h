@@ -1,6 +1,6 @@
 /* Losses: scalars of the input's type (of f32 for bf16 and f16, which are widened), means over all elements (over all
  * rows for labels) of the global batch where the input has a layout, otherwise of the local batch; see functions.h.
- * Local. Tensors given as labels or targets must stay unchanged until backward. NULL on failure and where an input is
+ * Local unless said otherwise. Tensors given as labels or targets must stay unchanged until backward. NULL on failure and where an input is
  * NULL; labels or a target of NULL, as of a data set without labels, are WF_ERR_ARGUMENT.
  */
 #ifndef WF_LAYERS_LOSS_H
@@ -100,8 +100,10 @@ typedef struct wf_dice_opts {
  * must be on each rank for labels and skip_background. */
 wf_var *wf_dice(wf_var *p, const wf_tensor *target, wf_dice_opts opts);
 
-/* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. Classes
- * that ranks share are WF_ERR_SHAPE on all of them, here and in the next two; wf_redistribute makes them whole. Scores
+/* In how many rows held here the largest score (the first of equals) is at the label. -1 on failure or NULL. Where mesh
+ * axes cut the classes, labels are in [0, C) of all of them, and this call and the next are collective over these axes:
+ * two all-reduces of a number a row, and no score is sent. Each rank along them gets the count of the whole rows, so a
+ * sum over ranks leaves these axes out; what one of them refuses ends the call on all, as in other collectives. Scores
  * of tokens [N,T,C] are wf_image(scores, WF_SHAPE(T)). */
 int64_t wf_count_correct(const wf_var *scores, const wf_tensor *labels, wf_label_opts opts);
 /* In how many it is among the k largest: top-k accuracy over all ranks is wf_evaluator_add_sum of this and of

@@ -6,7 +6,7 @@
  * in the same order. Layers keep their paths, so files and checkpoints of a model with and without recomputation are
  * the same.
  *
- *     wf_layer *model = wf_recompute_model(resnet(ctx, (resnet_opts){.deep = true}));
+ *     wf_layer *model = wf_recompute_model(resnet(ctx, (resnet_opts){.depth = RESNET_50}));
  *
  * A chain of L layers whose outputs take A bytes each holds about L A at the end of forward; cut into S segments, S A,
  * and L A / S more while a segment runs backward. It costs one more forward, a third of a step. Without effect in

@@ -50,7 +50,7 @@ void wf_confusion_free(wf_confusion *confusion)
 
 /* Local: a wrong shape is told before the device is asked for anything. */
 static wf_status check_rows(const wf_confusion *confusion, const wf_var *scores, const wf_tensor *labels,
-                            const wf_layout *layout)
+                            const wf_label_opts *opts, const wf_layout *layout)
 {
     char left[WF_SHAPE_TEXT], right[WF_SHAPE_TEXT];
     WF_NEED(labels);
@@ -66,6 +66,9 @@ static wf_status check_rows(const wf_confusion *confusion, const wf_var *scores,
     const wf_dtype type = wf_tensor_dtype(labels);
     WF_CHECK(type == WF_U8 || type == WF_I32 || type == WF_I64, WF_ERR_DTYPE,
              "a confusion matrix takes labels of type u8, i32 or i64, not %s", wf_dtype_name(type));
+    WF_CHECK(!opts->ignores || opts->ignored != INT64_MIN, WF_ERR_ARGUMENT,
+             "a confusion matrix: ignored is %lld, should be %lld or more", (long long)INT64_MIN,
+             (long long)(INT64_MIN + 1));
     return WF_OK;
 }
 
@@ -159,7 +162,7 @@ static wf_status add_predictions(wf_confusion *confusion, wf_var *scores, const 
                                  const wf_label_opts *opts, unsigned axes)
 {
     const wf_layout layout = wf_tensor_layout(wf_value(scores));
-    WF_TRY(check_rows(confusion, scores, labels, &layout));
+    WF_TRY(check_rows(confusion, scores, labels, opts, &layout));
     const int64_t rows = wf_tensor_count(labels);
     const size_t bytes = (axes != 0 ? 4 : 2) * (size_t)rows * sizeof(int64_t);
     void *host = NULL;

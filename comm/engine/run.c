@@ -302,30 +302,24 @@ static wf_status local_step(wf_run *run, const wf_step *step)
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-static wf_status start_message(wf_run *run, int32_t i)
-{
-    const wf_step *step = &run->schedule->step[i];
-    const bool receives = step->kind == WF_STEP_RECV;
-    wf_transfer *message = &run->message[run->messages];
-    *message = (wf_transfer){.data = data_at(run, receives ? step->to : step->from),
-                             .bytes = step->bytes,
-                             .peer = step->peer,
-                             .tag = run->on.tag,
-                             .step = i,
-                             .sending = !receives};
-    WF_TRY(run->on.link->start(run->on.link->own, message));
-    run->messages++;
-    return WF_OK;
-}
-
 static wf_status begin_message(wf_run *run, int32_t i)
 {
     const wf_schedule *s = run->schedule;
-    if (s->step[i].flags & WF_STEP_GROUPED && run->on.launch) {
-        WF_TRY(wf_run_native_message(run, &s->step[i]));
+    const wf_step *step = &s->step[i];
+    if (step->flags & WF_STEP_GROUPED && run->on.launch) {
+        WF_TRY(wf_run_native_message(run, step));
         finish(run, i);
     } else {
-        WF_TRY(start_message(run, i));
+        const bool receives = step->kind == WF_STEP_RECV;
+        wf_transfer *message = &run->message[run->messages];
+        *message = (wf_transfer){.data = data_at(run, receives ? step->to : step->from),
+                                 .bytes = step->bytes,
+                                 .peer = step->peer,
+                                 .tag = run->on.tag,
+                                 .step = i,
+                                 .sending = !receives};
+        WF_TRY(run->on.link->start(run->on.link->own, message));
+        run->messages++;
     }
     /* Begun is enough for the next message of the pair to follow; the end is looked for later. */
     if (s->next[i] >= 0)

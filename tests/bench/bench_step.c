@@ -36,10 +36,8 @@ typedef struct trainee {
 } trainee;
 
 #define MODELS                                                                                                         \
-    "vgg (images of 32 x 32), resnet18, resnet50 or convnext_t (1000 classes), unet2 (four levels), unet3 (three), "   \
-    "mlp, cnn or basicnet (MNIST's), gpt (30.4 M parameters, 1024 tokens), lstm (two levels of 512, 64 steps), or a "  \
-    "network of "                                                                                                      \
-    "classify's by its name, as wide as there (1000 classes)"
+    "vgg (32 x 32 pixels), resnet18, resnet50, convnext_t, unet2, unet3, mlp, cnn, basicnet, gpt (1024 tokens), lstm " \
+    "(2 levels of 512, 64 steps), or one of classify's"
 
 static settings read_settings(int argc, char **argv)
 {

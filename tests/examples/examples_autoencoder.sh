@@ -83,7 +83,7 @@ job=$!
 tries=0
 until grep -q '^step 2: ' "$work/long.txt"; do
     tries=$((tries + 1))
-    kill -0 $job 2>/dev/null && [ $tries -lt 300 ] || fail "2147483647 epochs do not begin"
+    kill -0 $job 2>/dev/null && [ $tries -lt 300 ] || { kill $job 2>/dev/null; fail "2147483647 epochs do not begin"; }
     sleep 0.1
 done
 kill $job

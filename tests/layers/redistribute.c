@@ -315,6 +315,36 @@ static void transposed(void)
     wf_mesh_close(mesh);
 }
 
+/* Parts of one row, permuted so that the whole is dense in neither order: a part may be dense in the order that the
+ * whole does not have. All permutations of four dimensions. */
+static void transposed_rows(void)
+{
+    const wf_shape global = WF_SHAPE(2, 3, size, 4);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
+    wf_layout rows;
+    WF_EXPECT_OK(wf_mesh_layout_activation(mesh, global, &rows));
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x = tensor_of(&rows, 7);
+    for (int code = 0; code < 256; code++) {
+        const int perm[4] = {code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6};
+        int back[4] = {-1, -1, -1, -1};
+        for (int d = 0; d < 4; d++)
+            back[perm[d]] = d;
+        if (back[0] < 0 || back[1] < 0 || back[2] < 0 || back[3] < 0)
+            continue;
+        wf_var *leaf = wf_leaf(tape, x), *turned = wf_transpose(leaf, perm);
+        wf_var *y = wf_transpose(wf_unshard(turned), back);
+        WF_EXPECT(y, "%s", wf_error_message());
+        expect_slice("rows that were permuted", wf_value(y), global, wf_box_of_shape(global), 7, 1);
+        WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(turned, turned))));
+        expect_slice("their gradient", wf_grad(leaf), global, rows.box, 7, 2);
+        WF_EXPECT_OK(wf_tape_reset(tape));
+    }
+    wf_tape_free(tape);
+    wf_tensor_free(x);
+    wf_mesh_close(mesh);
+}
+
 static void no_allocations(void)
 {
     int64_t warm = 0;
@@ -406,6 +436,7 @@ static int on_ranks(int argc, char **argv)
                                                {"nothing_to_do", nothing_to_do},
                                                {"batches", batches},
                                                {"transposed", transposed},
+                                               {"transposed_rows", transposed_rows},
                                                {"no_allocations", no_allocations},
                                                {"misuse", misuse},
                                                {"one_rank_is_wrong", one_rank_is_wrong},
