@@ -32,7 +32,8 @@ typedef enum wf_axis {
 typedef enum wf_axis_set { WF_NO_AXES = 0, WF_ALL_AXES = 63 } wf_axis_set;
 #define WF_AXIS_BIT(axis) ((wf_axis_set)(1u << (axis)))
 #ifdef __cplusplus
-inline wf_axis_set operator|(wf_axis_set a, wf_axis_set b)
+/* Without it C++ makes an int of two sets. */
+extern "C++" inline wf_axis_set operator|(wf_axis_set a, wf_axis_set b)
 {
     return (wf_axis_set)((unsigned)a | (unsigned)b);
 }
