@@ -89,8 +89,9 @@ if(WEFT_EXAMPLES)
   set(models ${PROJECT_SOURCE_DIR}/examples/models)
   set(common ${PROJECT_SOURCE_DIR}/examples/common.c ${PROJECT_SOURCE_DIR}/examples/images.c
     ${PROJECT_SOURCE_DIR}/examples/parallel.c ${PROJECT_SOURCE_DIR}/examples/plot.c)
-  weft_offline(offline_step all bench/bench_step.c ${models}/convnext.c ${models}/mnist.c ${models}/resnet.c ${models}/unet.c ${models}/vgg.c
-    ${common} offline/idle.c)
+  set(of_step classifier convnext gpt mnist resnet swin unet vgg vit)
+  list(TRANSFORM of_step REPLACE "(.+)" "${models}/\\1.c")
+  weft_offline(offline_step all bench/bench_step.c ${of_step} ${common} offline/idle.c)
   weft_offline(offline_dcgan all bench/bench_dcgan.c ${models}/dcgan.c ${common} offline/idle.c)
   foreach(compute f32 bf16 f16)
     set(steps --iterations 1 --warmup 1)
