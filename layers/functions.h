@@ -1,7 +1,7 @@
-/* Functions of variables. Local unless said otherwise; each returns a new variable of the same tape, or NULL on failure and where an input is
- * NULL. Inputs are of a float type. The output has the input's type, order of memory and layout unless said otherwise.
- * Softmax, sum and mean, and the losses (layers/loss.h), widen bf16 and f16 to f32; arithmetic and concatenation of two
- * types out of these three give f32.
+/* Functions of variables. Local unless said otherwise; each returns a new variable of the same tape, or NULL on failure
+ * and where an input is NULL. Inputs are of a float type. The output has the input's type, order of memory and layout
+ * unless said otherwise. Softmax, sum and mean, and the losses (layers/loss.h), widen bf16 and f16 to f32; arithmetic
+ * and concatenation of two types out of these three give f32.
  *
  * Where the batch is sharded over ranks, a sum or a mean is over the global tensor: the scalar that a rank holds is its
  * part (its layout is partial), the parts add up to the value of the serial program. Such a part may be summed, scaled
