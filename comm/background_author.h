@@ -31,7 +31,8 @@ wf_comm *wf_background_comm(const wf_comm *comm);
  * until wf_background_wait returns. Local. */
 typedef wf_status (*wf_background_function)(void *own);
 void wf_background_call(wf_comm *comm, wf_background_function run, void *own);
-/* Sums as wf_reducer_sum does; *sum is copied, and what it points to (out, part) is not. What is sent counts as sent by comm; an error of it is one of comm. */
+/* Sums as wf_reducer_sum does; *sum is copied, and what it points to (out, part) is not. What is sent counts as sent by
+ * comm; an error of it is one of comm. */
 void wf_background_sum(wf_comm *comm, const wf_call *sum);
 /* On a vector of which rank r keeps the part [shard[r], shard[r + 1]) (size + 1 entries, the first 0). sum_shards sums
  * each part on its rank, in rank order, and leaves the rest as it is; gather_shards brings the parts together on all

@@ -1,7 +1,7 @@
 /* Losses: scalars of the input's type (of f32 for bf16 and f16, which are widened), means over all elements (over all
  * rows for labels) of the global batch where the input has a layout, otherwise of the local batch; see functions.h.
- * Local unless said otherwise. Tensors given as labels or targets must stay unchanged until backward. NULL on failure and where an input is
- * NULL; labels or a target of NULL, as of a data set without labels, are WF_ERR_ARGUMENT.
+ * Local unless said otherwise. Tensors given as labels or targets must stay unchanged until backward. NULL on failure
+ * and where an input is NULL; labels or a target of NULL, as of a data set without labels, are WF_ERR_ARGUMENT.
  */
 #ifndef WF_LAYERS_LOSS_H
 #define WF_LAYERS_LOSS_H
