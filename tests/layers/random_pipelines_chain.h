@@ -306,7 +306,8 @@ static inline void draw_ties(plan *p, test_rng *rng)
         for (int j = 0; j < i && p->ties < TIES; j++) {
             const part *a = &p->part[i], *b = &p->part[j];
             bool tied = a->kind != b->kind || (a->kind != DENSE && a->kind != CONV) || a->out != b->out ||
-                        a->in.dim[1] != b->in.dim[1] || a->in.rank != b->in.rank || a->conv != b->conv;
+                        a->edge != b->edge || a->in.dim[1] != b->in.dim[1] || a->in.rank != b->in.rank ||
+                        a->conv != b->conv;
             for (int k = 0; k < p->ties; k++)
                 tied = tied || p->tie[k][0] == i || p->tie[k][0] == j;
             if (tied)
