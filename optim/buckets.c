@@ -376,7 +376,10 @@ static wf_status make_buckets(wf_buckets *all)
     }
     all->offset[grads->n + 1] = grads->offset[grads->n] + WF_TRAILER;
     for (; r < all->n_runs && all->run[r].axes != all->axes; r++) {
-        if (r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
+        /* Runs that are summed over the same ranks share buckets, unless these are cut into parts for the state. Shards
+         * of other sizes on other ranks would then move the cuts through a parameter that both hold whole: squares of
+         * its parts would be added in another order there, and norms, by which both move it, differ in a last bit. */
+        if (!all->opts.shard_optimizer && r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
             continue;
         if (all->run[r].axes != 0)
             WF_TRY(add_buckets(all, all->run[r].axes, first, all->run[r].last));
