@@ -145,6 +145,44 @@ static void mesh_axes(void)
     close_comm();
 }
 
+/* A layer whose shards along channel differ in size, and one that all ranks hold. */
+static wf_layer *uneven_net(const wf_mesh *mesh)
+{
+    const wf_linear_opts cut = {.in = 3 * SIDE * SIDE, .out = 3, .form = WF_FORM_FILTER, .replicate = true},
+                         whole = {.in = 3, .out = 200};
+    return wf_sequential(ctx, WF_LAYERS(wf_lambda(ctx, wf_flatten), wf_channel_linear(mesh, cut),
+                                        wf_lambda(ctx, wf_tanh), wf_linear(ctx, whole)));
+}
+
+/* The places along channel move what both hold by equal bits of its norm, though the shards beside it differ in size:
+ * each step compares them. */
+static void train_uneven(int kind, double clip)
+{
+    open_comm("flat", "ref", WF_F64);
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size % 2 ? 1 : 2});
+    wf_layer *net = uneven_net(mesh);
+    const wf_multi_node_opts opts = {.shard_optimizer = true, .compare_every = 1};
+    wf_optim *optim = wf_mesh_multi_node(mesh, optim_new(net, kind), opts);
+    WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
+    WF_EXPECT_OK(wf_optim_clip_norm(optim, clip));
+    start_alike(net);
+    wf_status status = WF_OK;
+    for (int t = 0; t < STEPS && status == WF_OK; t++) {
+        status = step(mesh, net, optim, t);
+        WF_EXPECT(status == WF_OK, "kind %d, clip %g, step %d: %s", kind, clip, t, wf_error_message());
+    }
+    wf_optim_free(optim);
+    wf_layer_free(net);
+    wf_mesh_close(mesh);
+    close_comm();
+}
+
+static void uneven_channels(void)
+{
+    train_uneven(1, 0.05);
+    train_uneven(LAMB, 0);
+}
+
 /* --- memory and messages -------------------------------------------------------------------------------------------
  */
 
@@ -396,6 +434,7 @@ static int on_ranks(int argc, char **argv)
                                    {"clipped", clipped},
                                    {"narrow", narrow},
                                    {"mesh_axes", mesh_axes},
+                                   {"uneven_channels", uneven_channels},
                                    {"memory", memory},
                                    {"bytes_sent", bytes_sent},
                                    {"tiny", tiny},
