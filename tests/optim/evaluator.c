@@ -85,6 +85,29 @@ static void add_images(wf_confusion *c, wf_tape *tape, int64_t lo, int64_t hi)
     wf_tensor_free(t);
 }
 
+/* Losses keep the least number for themselves (wf_label_opts), so no label that is ignored may be it; the next one may.
+ */
+static void refuse_least_label(wf_tape *tape)
+{
+    const float score[2 * CLASSES] = {0};
+    const int64_t label[2] = {0, 1};
+    wf_confusion *c = wf_confusion_new(comm, CLASSES);
+    wf_tensor *x = wf_tensor_from_host(ctx, WF_F32, WF_SHAPE(2, CLASSES), score);
+    wf_tensor *t = wf_tensor_from_host(ctx, WF_I64, WF_SHAPE(2), label);
+    const wf_label_opts least = {.ignores = true, .ignored = INT64_MIN},
+                        next = {.ignores = true, .ignored = INT64_MIN + 1}, unused = {.ignored = INT64_MIN};
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_confusion_add(c, wf_input(tape, x), t, least));
+    WF_EXPECT_OK(wf_confusion_add(c, wf_input(tape, x), t, next));
+    WF_EXPECT_OK(wf_confusion_add(c, wf_input(tape, x), t, unused));
+    WF_EXPECT_OK(wf_confusion_finish(c));
+    WF_EXPECT(wf_confusion_count(c, 0, 0) == 2 * size && wf_confusion_count(c, 1, 0) == 2 * size,
+              "%lld and %lld rows, should be %d each", (long long)wf_confusion_count(c, 0, 0),
+              (long long)wf_confusion_count(c, 1, 0), 2 * size);
+    wf_tensor_free(x);
+    wf_tensor_free(t);
+    wf_confusion_free(c);
+}
+
 /* All ranks have the figures of all images, of which the first rank has none and the last the most. */
 static void confusions(void)
 {
@@ -104,6 +127,7 @@ static void confusions(void)
     const int64_t lo = size > 1 ? rank * (rank + 1) / 2 - (rank > 0) : 0;
     const int64_t hi = rank == size - 1 ? IMAGES : (rank + 1) * (rank + 2) / 2 - 1;
     WF_EXPECT(isnan(wf_confusion_accuracy(c)) && isnan(wf_confusion_macro(c, WF_F1)), "figures of no rows");
+    refuse_least_label(tape);
     for (int round = 0; round < 2; round++) {
         for (int64_t n = lo; n < hi; n += 2)
             add_images(c, tape, n, n + 2 < hi ? n + 2 : hi);
