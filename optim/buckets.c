@@ -365,9 +365,19 @@ static wf_status make_narrow(wf_buckets *all)
     return wf_pool_take(all->optim->ctx, all->narrow_bytes, &all->narrow);
 }
 
+/* Returns true if one bucket may hold parameters of several shardings. Beside shards, whose sizes and values differ
+ * along an axis, a parameter that is whole along it has other neighbours on each rank. Sums of elements do not see
+ * these. But if the bucket is cut into parts for the state, the cuts differ: squares are added in another order, and
+ * norms, by which copies move, differ in a last bit. A hook may choose or round by what the whole bucket holds. */
+static bool mixes_shardings(const wf_buckets *all)
+{
+    return !all->opts.shard_optimizer && !all->opts.reduce;
+}
+
 static wf_status make_buckets(wf_buckets *all)
 {
     const wf_grads *grads = all->optim->grads;
+    const bool mixes = mixes_shardings(all);
     int64_t first = 0, r = 0;
     all->n = 0;
     for (int64_t i = 0; i <= grads->n; i++) {
@@ -376,10 +386,7 @@ static wf_status make_buckets(wf_buckets *all)
     }
     all->offset[grads->n + 1] = grads->offset[grads->n] + WF_TRAILER;
     for (; r < all->n_runs && all->run[r].axes != all->axes; r++) {
-        /* Runs that are summed over the same ranks share buckets, unless these are cut into parts for the state. Shards
-         * of other sizes on other ranks would then move the cuts through a parameter that both hold whole: squares of
-         * its parts would be added in another order there, and norms, by which both move it, differ in a last bit. */
-        if (!all->opts.shard_optimizer && r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
+        if (mixes && r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
             continue;
         if (all->run[r].axes != 0)
             WF_TRY(add_buckets(all, all->run[r].axes, first, all->run[r].last));

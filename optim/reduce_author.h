@@ -4,8 +4,10 @@
  * gradient is complete, while backward goes on. It adds to the background stream of the bucket's communicator
  * (comm/background_author.h) what is to be done, functions and sums in their order, and returns without waiting. When
  * all of it is over, the buffer must hold what counts as the sum over the ranks; the bits must be equal on all ranks,
- * or their parameters diverge. The library sums the loss and the weights of the average separately and exactly. An
- * error of the hook, or of a function that it added, is an error of the step on all ranks.
+ * or their parameters diverge. On a mesh a bucket holds parameters of one sharding: ranks along the axes that do not
+ * shard them have equal buckets, and must come to equal sums, as a function of the gradients does. The library sums the
+ * loss and the weights of the average separately and exactly. An error of the hook, or of a function that it added, is
+ * an error of the step on all ranks.
  *
  * On entry the buffer holds the gradient of this rank's loss; the gradient of a local mean is multiplied by the
  * number of its samples, and the update divides by the samples of all ranks. */

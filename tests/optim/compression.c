@@ -271,6 +271,44 @@ static void training(void)
     close_comm();
 }
 
+/* Places along channel hold other parts of one layer and the whole of another, of which both keep the same elements:
+ * parameters of another sharding are in other buckets. Each step compares them. */
+static void beside_shards(void)
+{
+    open_comm("flat");
+    wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size % 2 ? 1 : 2});
+    const int places = wf_mesh_size(mesh, WF_AXIS_DATA), place = wf_mesh_rank(mesh, WF_AXIS_DATA);
+    const wf_linear_opts cut = {.in = IN, .out = HIDDEN, .form = WF_FORM_FILTER, .replicate = true};
+    compression *c = made("topk:0.05");
+    wf_layer *net = wf_sequential(ctx, WF_LAYERS(wf_channel_linear(mesh, cut), wf_lambda(ctx, wf_tanh),
+                                                 wf_linear(ctx, (wf_linear_opts){.in = HIDDEN, .out = CLASSES})));
+    wf_optim *optim = wf_mesh_multi_node(mesh, wf_sgd(net, (wf_sgd_opts){.lr = 0.1}),
+                                         compression_opts(c, (wf_multi_node_opts){.compare_every = 1}));
+    WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
+    wf_tape *tape = wf_tape_new(ctx);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(BATCH, IN));
+    double value[BATCH * IN];
+    wf_status status = WF_OK;
+    for (int t = 0; t < 4 && status == WF_OK; t++) {
+        gradient(t, place, BATCH * IN, value);
+        values_set(x, value);
+        WF_EXPECT_OK(wf_tensor_set_layout(
+            x, wf_layout_batch(mesh, WF_SHAPE(BATCH * places, IN), BATCH * place, BATCH * (place + 1))));
+        wf_var *y = wf_apply(net, wf_input(tape, x));
+        status = wf_optim_step(optim, wf_mean(wf_mul(y, y)));
+        WF_EXPECT(status == WF_OK, "step %d: %s", t, wf_error_message());
+        status = status == WF_OK ? wf_tape_reset(tape) : status;
+    }
+    wf_error_clear();
+    wf_tensor_free(x);
+    wf_tape_free(tape);
+    wf_optim_free(optim);
+    wf_layer_free(net);
+    compression_free(c);
+    wf_mesh_close(mesh);
+    close_comm();
+}
+
 /* --- the hook ------------------------------------------------------------------------------------------------------
  */
 
@@ -372,6 +410,7 @@ static int on_ranks(int argc, char **argv)
                                    {"nothing_left_out", nothing_left_out},
                                    {"bytes", bytes},
                                    {"training", training},
+                                   {"beside_shards", beside_shards},
                                    {"hook", hook},
                                    {"closed_before_its_optimizer", closed_before_its_optimizer},
                                    {"misuse", misuse},
