@@ -49,7 +49,8 @@ typedef struct wf_link {
 
 /* --- native ------------------------------------------------------------------------------------------------------- */
 
-typedef enum wf_native_operation {
+/* What a native step of a schedule does: a call of the transport, or what stands between its calls. */
+typedef enum wf_native_kind {
     WF_NATIVE_SEND = 0, /* x to rank `peer`; messages of a pair of ranks meet in their order */
     WF_NATIVE_RECV,     /* y from rank `peer` */
     WF_NATIVE_BCAST,    /* y of rank `peer` to the y of all */
@@ -57,20 +58,25 @@ typedef enum wf_native_operation {
     /* All x are combined in the y of rank `peer`, or in that of all where it is -1; y may be x. 16-bit types are
      * rounded at every step, and NaN may lose in max and min. */
     WF_NATIVE_REDUCE,
-    WF_NATIVE_REDUCE_SCATTER
-} wf_native_operation;
+    WF_NATIVE_REDUCE_SCATTER,
+    /* Not of the transport alone: comm/guard/native.c. */
+    WF_NATIVE_COPY,   /* x to y, of type `to`, after all native calls before it */
+    WF_NATIVE_GROUP,  /* calls from here on are one */
+    WF_NATIVE_LAUNCH, /* ends the group; what the device computes next waits for it */
+    WF_NATIVE_LEAVE,  /* ends the group; the device computes on, until a join */
+    WF_NATIVE_JOIN    /* what the device computes next waits for all native calls before */
+} wf_native_kind;
 
-/* A call on `count` elements a rank in device memory; 0 does nothing, on all ranks alike. The x of a reduce-scatter and
- * the y of an all-gather hold one block for each rank, in rank order; y or x may be this rank's own block of it. */
-typedef struct wf_native_call {
-    wf_native_operation operation;
-    const void *x;
-    void *y;
-    int64_t count;
-    wf_dtype dtype; /* WF_U8: bytes */
+/* A call takes vectors x and y in device memory, of `count` elements a rank; 0 does nothing, on all ranks alike. The x
+ * of a reduce-scatter and the y of an all-gather hold one block for each rank, in rank order; y or x may be this rank's
+ * own block of it. */
+typedef struct wf_native_part {
+    wf_native_kind kind;
+    wf_dtype dtype, to; /* WF_U8: bytes; `to`: of a copy */
     wf_reduce_op op;
     int peer; /* of an all-gather and a reduce-scatter: nothing */
-} wf_native_call;
+    int64_t count;
+} wf_native_part;
 
 #define WF_NATIVE_WHY 64
 
@@ -119,7 +125,7 @@ typedef struct wf_native_transport {
      * way: what they have left in memory is not known. Else NULL. */
     const wf_comm *(*forget)(wf_comm *comm);
 
-    wf_status (*call)(wf_comm *comm, const wf_native_call *call);
+    wf_status (*call)(wf_comm *comm, const wf_native_part *part, const void *x, void *y);
     /* Calls between begin and end are one; sends and receives are made there alone. Unless end joins, the context's
      * stream does not wait before `join`: it computes meanwhile. */
     wf_status (*begin)(wf_comm *comm);

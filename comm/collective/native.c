@@ -19,11 +19,10 @@ static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
     return bytes > 0 && x != y ? ctx->k->copy(ctx, &src, &dst, false) : WF_OK;
 }
 
-static wf_status put_bytes(wf_comm *comm, wf_native_operation operation, const void *x, void *y, size_t bytes, int peer)
+static wf_status put_bytes(wf_comm *comm, wf_native_kind kind, const void *x, void *y, size_t bytes, int peer)
 {
-    const wf_native_call call = {
-        .operation = operation, .x = x, .y = y, .count = (int64_t)bytes, .dtype = WF_U8, .peer = peer};
-    return wf_native_put(comm, &call);
+    return wf_native_run(comm, &(wf_native_part){.kind = kind, .count = (int64_t)bytes, .dtype = WF_U8, .peer = peer},
+                         x, y);
 }
 
 wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to)

@@ -435,6 +435,11 @@ static void fill_rest(const exchange *e)
 
 /* --- as one group of native messages ------------------------------------------------------------------------------ */
 
+static wf_steps add_mark(wf_builder *b, wf_native_kind kind)
+{
+    return wf_add_native(b, (wf_native_part){.kind = kind}, WF_NOWHERE, WF_NOWHERE);
+}
+
 /* Everything that a rank sends and receives is one group of the native transport. The device computes on until the
  * owner's wait. */
 static wf_steps exchange_group(const exchange *e)
@@ -445,7 +450,7 @@ static wf_steps exchange_group(const exchange *e)
         return (wf_steps){0};
     for (int i = 0; i < e->count_out; i++)
         wf_after(e->b, e->sent[i].ready);
-    const wf_steps begun = wf_add_native_mark(e->b, WF_NATIVE_GROUP);
+    const wf_steps begun = add_mark(e->b, WF_NATIVE_GROUP);
     wf_steps all = begun;
     for (int i = 0; i < e->count_in; i++) {
         packet *p = &e->came[i];
@@ -458,10 +463,10 @@ static wf_steps exchange_group(const exchange *e)
         all.last = wf_add_send(e->b, e->sent[i].data, e->sent[i].bytes, e->sent[i].peer).last;
     }
     wf_after(e->b, all);
-    const wf_steps ended = wf_add_native_mark(e->b, WF_NATIVE_LEAVE);
+    const wf_steps ended = add_mark(e->b, WF_NATIVE_LEAVE);
     wf_after(e->b, ended);
     wf_builder_at_wait(e->b);
-    const wf_steps joined = wf_add_native_mark(e->b, WF_NATIVE_JOIN);
+    const wf_steps joined = add_mark(e->b, WF_NATIVE_JOIN);
     for (int i = 0; i < e->count_in; i++)
         e->came[i].ready = joined;
     return ended;

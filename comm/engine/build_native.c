@@ -1,5 +1,5 @@
-/* Calls on device memory that the native transport moves: each is one call of it, or one group. Among one rank that is
- * not connected, what is left of them is a copy.
+/* Calls on device memory that the native transport moves: each is one call of it, or a group of calls. Among one rank
+ * that is not connected, what is left of them is a copy.
  *
  * The transport would round 16-bit types at every step of a sum, so reductions of them go through f32: a copy widens
  * them, and another one rounds the result. */
@@ -39,24 +39,16 @@ static bool is_alone(const native_call *n)
 
 static void add_native_copy(const native_call *n, wf_address x, wf_dtype from, wf_address y, wf_dtype to, int64_t count)
 {
-    const wf_native_part part = {
-        .kind = WF_NATIVE_COPY, .call = {.count = count, .dtype = from}, .x = x, .y = y, .to = to};
     if (count > 0)
-        wf_add_native(n->b, &part, 1);
+        wf_add_native(n->b, (wf_native_part){.kind = WF_NATIVE_COPY, .count = count, .dtype = from, .to = to}, x, y);
     wf_builder_phase(n->b);
 }
 
-static wf_native_part make_part(const native_call *n, wf_native_operation operation, wf_address x, wf_address y,
-                                int64_t count, int peer)
+/* Each is a phase of its own, since the transport matches calls by their order. */
+static void add_call(const native_call *n, wf_native_kind kind, wf_address x, wf_address y, int64_t count, int peer)
 {
-    const wf_native_call call = {
-        .operation = operation, .count = count, .dtype = n->dtype, .op = n->call->op, .peer = peer};
-    return (wf_native_part){.call = call, .x = x, .y = y};
-}
-
-static void add_one(const native_call *n, wf_native_part part)
-{
-    wf_add_native(n->b, &part, 1);
+    const wf_native_part part = {.kind = kind, .count = count, .dtype = n->dtype, .op = n->call->op, .peer = peer};
+    wf_add_native(n->b, part, x, y);
     wf_builder_phase(n->b);
 }
 
@@ -65,7 +57,7 @@ static void add_one(const native_call *n, wf_native_part part)
 static void build_bcast(const native_call *n, wf_address data)
 {
     if (!is_alone(n))
-        add_one(n, make_part(n, WF_NATIVE_BCAST, WF_NOWHERE, data, n->call->count, n->call->root));
+        add_call(n, WF_NATIVE_BCAST, WF_NOWHERE, data, n->call->count, n->call->root);
 }
 
 static void build_allgather(const native_call *n, wf_address mine, wf_address all)
@@ -73,7 +65,7 @@ static void build_allgather(const native_call *n, wf_address mine, wf_address al
     if (is_alone(n))
         add_native_copy(n, mine, n->dtype, all, n->dtype, n->call->count);
     else
-        add_one(n, make_part(n, WF_NATIVE_ALLGATHER, mine, all, n->call->count, -1));
+        add_call(n, WF_NATIVE_ALLGATHER, mine, all, n->call->count, -1);
 }
 
 /* root -1: everywhere. */
@@ -84,11 +76,11 @@ static void build_reduce(const native_call *n, wf_address x, wf_address y, int r
     if (is_alone(n)) {
         add_native_copy(n, x, dtype, y, dtype, count);
     } else if (dtype == n->dtype) {
-        add_one(n, make_part(n, WF_NATIVE_REDUCE, x, y, count, root));
+        add_call(n, WF_NATIVE_REDUCE, x, y, count, root);
     } else {
         const wf_address wide = wf_builder_device(n->b, (size_t)count * n->size);
         add_native_copy(n, x, dtype, wide, n->dtype, count);
-        add_one(n, make_part(n, WF_NATIVE_REDUCE, wide, wide, count, root));
+        add_call(n, WF_NATIVE_REDUCE, wide, wide, count, root);
         if (root < 0 || root == wf_builder_rank(n->b))
             add_native_copy(n, wide, n->dtype, y, dtype, count);
     }
@@ -102,7 +94,7 @@ static wf_address shard_at(const native_call *n, wf_address data, int rank)
 }
 
 /* Adds one call for shards of equal length, which are `each` long, or a group of one call for each rank. */
-static void add_shards(const native_call *n, wf_address data, wf_native_operation whole, wf_native_operation single)
+static void add_shards(const native_call *n, wf_address data, wf_native_kind whole, wf_native_kind single)
 {
     const int64_t *shard = n->call->part;
     const int ranks = wf_builder_agreed(n->b)->ranks, rank = wf_builder_rank(n->b);
@@ -112,20 +104,15 @@ static void add_shards(const native_call *n, wf_address data, wf_native_operatio
     for (int r = 1; r < ranks; r++)
         equal = equal && shard[r + 1] - shard[r] == shard[1];
     if (equal) {
-        add_one(n, make_part(n, whole, gathers ? own : data, gathers ? data : own, shard[1], -1));
+        add_call(n, whole, gathers ? own : data, gathers ? data : own, shard[1], -1);
         return;
     }
-    wf_native_part *part = wf_builder_room(n->b, ((size_t)ranks + 2) * sizeof *part);
-    if (!part)
-        return;
-    part[0] = (wf_native_part){.kind = WF_NATIVE_GROUP, .x = WF_NOWHERE, .y = WF_NOWHERE};
+    add_call(n, WF_NATIVE_GROUP, WF_NOWHERE, WF_NOWHERE, 0, -1);
     for (int r = 0; r < ranks; r++) {
         const wf_address at = shard_at(n, data, r);
-        part[r + 1] = make_part(n, single, gathers ? WF_NOWHERE : at, at, shard[r + 1] - shard[r], r);
+        add_call(n, single, gathers ? WF_NOWHERE : at, at, shard[r + 1] - shard[r], r);
     }
-    part[ranks + 1] = (wf_native_part){.kind = WF_NATIVE_LAUNCH, .x = WF_NOWHERE, .y = WF_NOWHERE};
-    wf_add_native(n->b, part, ranks + 2);
-    wf_builder_phase(n->b);
+    add_call(n, WF_NATIVE_LAUNCH, WF_NOWHERE, WF_NOWHERE, 0, -1);
 }
 
 static void build_sum_shards(const native_call *n, wf_address data)
@@ -149,7 +136,7 @@ static void build_sum(const native_call *n, wf_address flat)
 {
     const int64_t first = n->call->parts > 0 ? n->call->part[0] : 0;
     const wf_address at = wf_address_add(flat, (size_t)first * n->size);
-    add_one(n, make_part(n, WF_NATIVE_REDUCE, at, at, n->call->count - first, -1));
+    add_call(n, WF_NATIVE_REDUCE, at, at, n->call->count - first, -1);
 }
 
 /* --- all ---------------------------------------------------------------------------------------------------------- */

@@ -516,16 +516,14 @@ wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_addre
     return add(b, step);
 }
 
-wf_steps wf_add_native(wf_builder *b, const wf_native_part *part, int parts)
+wf_steps wf_add_native(wf_builder *b, wf_native_part part, wf_address x, wf_address y)
 {
-    wf_step step = step_of(WF_STEP_NATIVE, WF_NOWHERE, WF_NOWHERE, 0);
+    wf_step step = step_of(WF_STEP_NATIVE, x, y, 0);
     step.list = b->launch.count;
-    step.inputs = parts;
-    b->grouped = parts == 1 && part->kind == WF_NATIVE_GROUP ? WF_STEP_GROUPED | WF_STEP_UNCOUNTED : 0;
-    wf_native_part *at = parts > 0 ? grow(b, &b->launch, parts) : NULL;
-    if (!at)
-        return none(b);
-    memcpy(at, part, (size_t)parts * sizeof *at);
+    b->grouped = part.kind == WF_NATIVE_GROUP ? WF_STEP_GROUPED | WF_STEP_UNCOUNTED : 0;
+    wf_native_part *at = grow(b, &b->launch, 1);
+    if (at)
+        *at = part;
     return add(b, step);
 }
 

@@ -69,23 +69,6 @@ typedef struct wf_step_box {
 /* The shape of the source. */
 wf_shape wf_step_box_source(const wf_step_box *box);
 
-typedef enum wf_native_kind {
-    WF_NATIVE_CALL = 0, /* of the native transport */
-    WF_NATIVE_COPY,     /* x to y, of type `to`, after all native calls before it */
-    WF_NATIVE_GROUP,    /* calls from here on are one */
-    WF_NATIVE_LAUNCH,   /* ends the group; what the device computes next waits for it */
-    WF_NATIVE_LEAVE,    /* ends the group; the device computes on, until a join */
-    WF_NATIVE_JOIN      /* what the device computes next waits for all native calls before */
-} wf_native_kind;
-
-/* One part of a native step, on device memory. */
-typedef struct wf_native_part {
-    wf_native_kind kind;
-    wf_native_call call; /* its x and y are the addresses below */
-    wf_address x, y;
-    wf_dtype to;
-} wf_native_part;
-
 /* --- the builder ----------------------------------------------------------------------------------------------------
  *
  * Steps are added one after the other. Running out of memory is remembered, and wf_builder_end says so; so callers
@@ -143,15 +126,9 @@ wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype d
 wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds);
 wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
                          bool adds);
-/* Puts parts on the stream of the native transport, in their order: over once they are there. */
-wf_steps wf_add_native(wf_builder *b, const wf_native_part *part, int parts);
-/* One part without a call. After a step that is WF_NATIVE_GROUP alone, messages are calls of that group up to the next
- * native step: over once they are there, and counted by the transport. */
-static inline wf_steps wf_add_native_mark(wf_builder *b, wf_native_kind kind)
-{
-    const wf_native_part mark = {.kind = kind, .x = WF_NOWHERE, .y = WF_NOWHERE};
-    return wf_add_native(b, &mark, 1);
-}
+/* Puts a call on the stream of the native transport, on device memory x and y: over once it is there. After
+ * WF_NATIVE_GROUP, messages are calls of that group up to the next native step, and counted by the transport. */
+wf_steps wf_add_native(wf_builder *b, wf_native_part part, wf_address x, wf_address y);
 /* Every element of the box becomes the value. */
 wf_steps wf_add_fill(wf_builder *b, wf_step_box box, wf_dtype dtype, wf_address to, double value);
 wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);

@@ -351,7 +351,7 @@ static wf_status start_run(wf_comm *comm, entry *e, int tag, bool in_line, const
                                       .ring_pieces = engine->ring.pieces,
                                       .seen = engine->ring.seen,
                                       .in_line = in_line,
-                                      .launch = wf_native_step_of,
+                                      .launch = wf_native_run,
                                       .launch_own = comm,
                                       .pair_flags = engine->pairs.flags,
                                       .pieces = engine->pairs.pieces});

@@ -14,7 +14,7 @@
     128 /* bytes from one flag of a rank to its next, so that ranks do not disturb each other's caches */
 typedef atomic_int_least64_t wf_ring_flag;
 
-/* Runs a part of a native step on the memory x and y. */
+/* Runs a native step on the memory x and y. */
 typedef wf_status (*wf_native_step)(void *own, const wf_native_part *part, const void *x, void *y);
 
 /* What a schedule runs on; must live as long as the run is in progress. */
@@ -29,7 +29,7 @@ typedef struct wf_binding {
     const int64_t *pieces;     /* of the rings of pairs, by earlier schedules, by number; NULL: none */
     int64_t *seen;         /* of flag f of rank r, at r * WF_FLAGS + f: its value when last looked at; NULL: unknown */
     bool in_line;          /* the owner waits: steps may run one by one, where the schedule allows it */
-    wf_native_step launch; /* runs the parts of native steps; NULL: messages of a group go by the link */
+    wf_native_step launch; /* runs native steps; NULL: messages of a group go by the link */
     void *launch_own;
     uint64_t shuffle;      /* simulation: a seed by which ready steps run in any order; 0: in order */
     int32_t steps_at_once; /* simulation: local steps in one advance; 0: all */

@@ -9,29 +9,20 @@ static void *data_at(const wf_run *run, wf_address address)
 
 /* A simulation has no native transport: messages of a group go by its link, and where the group begins and ends does
  * not matter to them. */
-static bool is_mark(const wf_native_part *part)
-{
-    return part->kind != WF_NATIVE_CALL && part->kind != WF_NATIVE_COPY;
-}
-
 wf_status wf_run_native(const wf_run *run, const wf_step *step)
 {
     const wf_binding *on = &run->on;
-    for (int i = 0; i < step->inputs; i++) {
-        const wf_native_part *part = &run->schedule->launch[step->list + i];
-        WF_CHECK(on->launch || is_mark(part), WF_ERR_STATE, "a native step runs without a native transport");
-        if (on->launch)
-            WF_TRY(on->launch(on->launch_own, part, data_at(run, part->x), data_at(run, part->y)));
-    }
-    return WF_OK;
+    const wf_native_part *part = &run->schedule->launch[step->list];
+    WF_CHECK(on->launch || part->kind > WF_NATIVE_COPY, WF_ERR_STATE, "a native step runs without a native transport");
+    return on->launch ? on->launch(on->launch_own, part, data_at(run, step->from), data_at(run, step->to)) : WF_OK;
 }
 
 wf_status wf_run_native_message(const wf_run *run, const wf_step *step)
 {
     const bool receives = step->kind == WF_STEP_RECV;
-    const wf_native_part part = {.call = {.operation = receives ? WF_NATIVE_RECV : WF_NATIVE_SEND,
-                                          .count = (int64_t)step->bytes,
-                                          .dtype = WF_U8,
-                                          .peer = step->peer}};
+    const wf_native_part part = {.kind = receives ? WF_NATIVE_RECV : WF_NATIVE_SEND,
+                                 .count = (int64_t)step->bytes,
+                                 .dtype = WF_U8,
+                                 .peer = step->peer};
     return run->on.launch(run->on.launch_own, &part, data_at(run, step->from), data_at(run, step->to));
 }

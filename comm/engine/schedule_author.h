@@ -29,7 +29,7 @@ typedef enum wf_step_kind {
     WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value`: of the slot `to`, or where that is nowhere, of all */
     WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value`, of a slot just that */
     WF_STEP_CALL,     /* a local function; without one it only joins the steps that it waits for */
-    WF_STEP_NATIVE,   /* calls of the native transport, which is told of them and goes on by itself */
+    WF_STEP_NATIVE,   /* a call of the native transport on `from` and `to`, which is told of it and goes on by itself */
     WF_STEP_FENCE,    /* over when the device has done all that it was given before */
     WF_STEP_KINDS
 } wf_step_kind;
@@ -51,7 +51,7 @@ typedef struct wf_step {
     int32_t wait, waits;  /* it waits for schedule->wait[wait .. wait + waits) */
     int32_t before;       /* the message of this pair and direction that is posted before it; -1: none */
     int32_t list, inputs; /* combine: schedule->input[list ...]; pack, unpack, fill: ->box[list]; call: ->call[list];
-                             native: ->launch[list ...]; fence: its number; else -1 */
+                             native: ->launch[list]; fence: its number; else -1 */
     int32_t flag;
     int32_t ring; /* notify, await: whose pieces `value` counts, 0: the node's; else a pair's */
     wf_address from, to, also;

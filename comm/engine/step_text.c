@@ -75,15 +75,11 @@ static const char *flag_text(int flag, char text[PLACE])
     return text;
 }
 
-static const char *part_text(const wf_schedule *s, const wf_step *step)
+static const char *native_text(wf_native_kind kind)
 {
-    static const char *const parts[] = {[WF_NATIVE_CALL] = "a call",
-                                        [WF_NATIVE_COPY] = "a copy",
-                                        [WF_NATIVE_GROUP] = "the begin of a group",
-                                        [WF_NATIVE_LAUNCH] = "the end of a group",
-                                        [WF_NATIVE_LEAVE] = "the end of a group",
-                                        [WF_NATIVE_JOIN] = "a join"};
-    return step->inputs > 1 ? "a group" : parts[s->launch[step->list].kind];
+    static const char *const marks[] = {"a copy", "the begin of a group", "the end of a group", "the end of a group",
+                                        "a join"};
+    return kind < WF_NATIVE_COPY ? "a call" : marks[kind - WF_NATIVE_COPY];
 }
 
 /* Shown where a run hangs: what the step waits for and with whom. */
@@ -123,7 +119,7 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_r
             snprintf(text, size, "join");
         break;
     case WF_STEP_NATIVE:
-        snprintf(text, size, "%s of the native transport", part_text(s, step));
+        snprintf(text, size, "%s of the native transport", native_text(s->launch[step->list].kind));
         break;
     case WF_STEP_FENCE:
         snprintf(text, size, "until the device has done what it was given");

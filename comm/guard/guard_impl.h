@@ -119,12 +119,10 @@ void wf_native_watch(wf_comm *comm);
 wf_status wf_native_poll(wf_comm *comm) WF_NODISCARD;
 void wf_native_give_up(wf_comm *comm);
 wf_status wf_native_join_sums(wf_comm *comm) WF_NODISCARD;
-/* Put a call on the transport's stream, or begin a group of calls. A captured step that has them checks before each
- * run that comm is alive. */
-wf_status wf_native_put(wf_comm *comm, const wf_native_call *call) WF_NODISCARD;
+/* Begins a group of calls. A captured step that has any call checks before each run that comm is alive. */
 wf_status wf_native_begin(wf_comm *comm) WF_NODISCARD;
-/* Runs a part of a native step of a schedule (wf_native_step); own is the communicator. */
-wf_status wf_native_step_of(void *own, const wf_native_part *part, const void *x, void *y) WF_NODISCARD;
+/* Puts a call, or what stands between calls, on the transport's stream (wf_native_step); own is the communicator. */
+wf_status wf_native_run(void *own, const wf_native_part *part, const void *x, void *y) WF_NODISCARD;
 /* Fails while a step is captured: what follows passes through the host's memory, which a captured step cannot have. */
 wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what) WF_NODISCARD;
 /* Waits for what is on its way, with the communicator's time-out; gives it up where the communicator is dead. */

@@ -105,47 +105,38 @@ wf_status wf_native_begin(wf_comm *comm)
     return wf_transport_native.begin(comm);
 }
 
-wf_status wf_native_put(wf_comm *comm, const wf_native_call *call)
-{
-    if (call->count > 0)
-        WF_TRY(wf_ctx_capture_uses(comm->shared->ctx, check_alive, comm));
-    return wf_transport_native.call(comm, call);
-}
-
 static wf_status copy_part(wf_comm *comm, const wf_native_part *part, const void *x, void *y)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    const int64_t count = part->call.count;
-    const wf_dtype dtype = part->call.dtype;
-    const wf_strided from = {.data = (void *)x, .dtype = dtype, .rank = 1, .dim = {count}, .stride = {1}};
-    const wf_strided to = {.data = y, .dtype = part->to, .rank = 1, .dim = {count}, .stride = {1}};
+    const wf_strided from = {.data = (void *)x, .dtype = part->dtype, .rank = 1, .dim = {part->count}, .stride = {1}};
+    const wf_strided to = {.data = y, .dtype = part->to, .rank = 1, .dim = {part->count}, .stride = {1}};
     if (x == y)
         return WF_OK;
     /* The context's stream waits for what has come; the transport waits for that stream by itself. */
     if (comm->native)
         WF_TRY(wf_transport_native.join(comm));
-    if (part->to != dtype)
-        comm->traffic.bytes_copied += (size_t)count * wf_dtype_size(dtype);
+    if (part->to != part->dtype)
+        comm->traffic.bytes_copied += (size_t)part->count * wf_dtype_size(part->dtype);
     return ctx->k->copy(ctx, &from, &to, false);
 }
 
-wf_status wf_native_step_of(void *own, const wf_native_part *part, const void *x, void *y)
+wf_status wf_native_run(void *own, const wf_native_part *part, const void *x, void *y)
 {
-    wf_native_call call = part->call;
+    wf_comm *comm = own;
     switch (part->kind) {
     case WF_NATIVE_COPY:
-        return copy_part(own, part, x, y);
+        return copy_part(comm, part, x, y);
     case WF_NATIVE_GROUP:
-        return wf_native_begin(own);
+        return wf_native_begin(comm);
     case WF_NATIVE_LAUNCH:
     case WF_NATIVE_LEAVE:
-        return wf_transport_native.end(own, part->kind == WF_NATIVE_LAUNCH);
+        return wf_transport_native.end(comm, part->kind == WF_NATIVE_LAUNCH);
     case WF_NATIVE_JOIN:
-        return wf_transport_native.join(own);
+        return wf_transport_native.join(comm);
     default:
-        call.x = x;
-        call.y = y;
-        return wf_native_put(own, &call);
+        if (part->count > 0)
+            WF_TRY(wf_ctx_capture_uses(comm->shared->ctx, check_alive, comm));
+        return wf_transport_native.call(comm, part, x, y);
     }
 }
 

@@ -235,23 +235,22 @@ static wf_status touch_boxes(proof *p, int64_t n, const wf_step *step)
 }
 
 /* What a native call reads and writes on this rank; the transport itself is taken to be right. */
-static wf_status touch_native(proof *p, int64_t n, const wf_schedule *s, const wf_native_part *part)
+static wf_status touch_native(proof *p, int64_t n, const wf_schedule *s, const wf_step *step)
 {
-    const wf_native_call *call = &part->call;
-    const size_t bytes = (size_t)call->count * wf_dtype_size(call->dtype);
-    const bool sends = call->operation == WF_NATIVE_BCAST && call->peer == s->rank;
-    const bool receives = call->operation != WF_NATIVE_REDUCE || call->peer < 0 || call->peer == s->rank;
-    const size_t ranks = (size_t)s->ranks;
+    const wf_native_part *part = &s->launch[step->list];
+    const size_t bytes = (size_t)part->count * wf_dtype_size(part->dtype), ranks = (size_t)s->ranks;
+    const bool sends = part->kind == WF_NATIVE_BCAST && part->peer == s->rank;
+    const bool receives = part->kind != WF_NATIVE_REDUCE || part->peer < 0 || part->peer == s->rank;
     if (part->kind == WF_NATIVE_COPY) {
-        WF_TRY(touch(p, n, part->x, bytes, false));
-        return touch(p, n, part->y, (size_t)call->count * wf_dtype_size(part->to), true);
+        WF_TRY(touch(p, n, step->from, bytes, false));
+        return touch(p, n, step->to, (size_t)part->count * wf_dtype_size(part->to), true);
     }
     /* The sender of a broadcast sends what is in y, the others receive into it. */
-    WF_TRY(touch(p, n, sends ? part->y : part->x, call->operation == WF_NATIVE_REDUCE_SCATTER ? ranks * bytes : bytes,
+    WF_TRY(touch(p, n, sends ? step->to : step->from, part->kind == WF_NATIVE_REDUCE_SCATTER ? ranks * bytes : bytes,
                  false));
     if (!receives)
         return WF_OK;
-    return touch(p, n, part->y, call->operation == WF_NATIVE_ALLGATHER ? ranks * bytes : bytes, true);
+    return touch(p, n, step->to, part->kind == WF_NATIVE_ALLGATHER ? ranks * bytes : bytes, true);
 }
 
 static wf_status list_step(proof *p, int64_t n)
@@ -273,9 +272,7 @@ static wf_status list_step(proof *p, int64_t n)
         WF_TRY(touch(p, n, step->to, step->bytes, true));
         return touch(p, n, step->also, step->bytes, true);
     case WF_STEP_NATIVE:
-        for (int i = 0; i < step->inputs; i++)
-            WF_TRY(touch_native(p, n, s, &s->launch[step->list + i]));
-        return WF_OK;
+        return touch_native(p, n, s, step);
     case WF_STEP_CALL:
         WF_TRY(touch(p, n, step->from, s->call[step->list].from_bytes, false));
         return touch(p, n, step->to, step->bytes, true);

@@ -427,10 +427,10 @@ static wf_status join_sums(wf_comm *comm)
 }
 
 /* What a ring sends, as NCCL's documentation counts it; NCCL itself tells nothing. */
-static size_t sent_by(const wf_comm *comm, const wf_native_call *c, size_t bytes)
+static size_t sent_by(const wf_comm *comm, const wf_native_part *c, size_t bytes)
 {
     const size_t size = (size_t)comm->size, others = size - 1;
-    switch (c->operation) {
+    switch (c->kind) {
     case WF_NATIVE_RECV:
         return 0;
     case WF_NATIVE_SEND:
@@ -447,44 +447,46 @@ static size_t sent_by(const wf_comm *comm, const wf_native_call *c, size_t bytes
     }
 }
 
-static wf_status launch(const wf_comm *comm, const wf_native_call *c)
+static wf_status launch(const wf_comm *comm, const wf_native_part *c, const void *x, void *y)
 {
     const size_t n = (size_t)c->count;
     const ncclDataType_t type = type_of(c->dtype);
     const ncclComm_t own = comm->native->nccl;
     const cudaStream_t stream = (cudaStream_t)(void *)comm->native->stream->stream;
-    switch (c->operation) {
+    switch (c->kind) {
     case WF_NATIVE_SEND:
-        TRY_NCCL(comm, ncclSend(c->x, n, type, c->peer, own, stream));
+        TRY_NCCL(comm, ncclSend(x, n, type, c->peer, own, stream));
         break;
     case WF_NATIVE_RECV:
-        TRY_NCCL(comm, ncclRecv(c->y, n, type, c->peer, own, stream));
+        TRY_NCCL(comm, ncclRecv(y, n, type, c->peer, own, stream));
         break;
     case WF_NATIVE_BCAST:
-        TRY_NCCL(comm, ncclBroadcast(c->y, c->y, n, type, c->peer, own, stream));
+        TRY_NCCL(comm, ncclBroadcast(y, y, n, type, c->peer, own, stream));
         break;
     case WF_NATIVE_ALLGATHER:
-        TRY_NCCL(comm, ncclAllGather(c->x, c->y, n, type, own, stream));
+        TRY_NCCL(comm, ncclAllGather(x, y, n, type, own, stream));
         break;
     case WF_NATIVE_REDUCE:
         if (c->peer < 0)
-            TRY_NCCL(comm, ncclAllReduce(c->x, c->y, n, type, op_of(c->op), own, stream));
+            TRY_NCCL(comm, ncclAllReduce(x, y, n, type, op_of(c->op), own, stream));
         else
-            TRY_NCCL(comm, ncclReduce(c->x, c->y, n, type, op_of(c->op), c->peer, own, stream));
+            TRY_NCCL(comm, ncclReduce(x, y, n, type, op_of(c->op), c->peer, own, stream));
         break;
     case WF_NATIVE_REDUCE_SCATTER:
-        TRY_NCCL(comm, ncclReduceScatter(c->x, c->y, n, type, op_of(c->op), own, stream));
+        TRY_NCCL(comm, ncclReduceScatter(x, y, n, type, op_of(c->op), own, stream));
         break;
+    default:
+        WF_FAIL(WF_ERR_STATE, "%d is no call of NCCL", (int)c->kind);
     }
     return WF_OK;
 }
 
-static wf_status call(wf_comm *comm, const wf_native_call *c)
+static wf_status call(wf_comm *comm, const wf_native_part *c, const void *x, void *y)
 {
     if (c->count == 0)
         return WF_OK;
     WF_TRY(behind(comm));
-    WF_TRY(launch(comm, c));
+    WF_TRY(launch(comm, c, x, y));
     if (!comm->native->grouped)
         WF_TRY(comm->native->wait(comm));
     const size_t sent = sent_by(comm, c, (size_t)c->count * wf_dtype_size(c->dtype));

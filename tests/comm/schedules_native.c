@@ -1,4 +1,4 @@
-/* Schedules of calls that the native transport moves: one native step each, no message, and copies around sums of
+/* Schedules of calls that the native transport moves: one call or one group each, no message, and copies around sums of
  * 16-bit types; verified for all ranks, equal and uneven shards included. */
 #include "comm/proof/proof_author.h"
 #include "tests/comm/schedules.h"
@@ -7,27 +7,30 @@ enum { MOST = 5, COUNT = 60 };
 
 static wf_ctx *ctx;
 
-static bool is_copy(const wf_schedule *s, const wf_step *step)
+/* Counts the native calls, the copies and the ends of groups of a schedule; whatever else it has must be a join. A call
+ * of a schedule with a group must be inside it. */
+static void count_steps(const wf_schedule *s, const char *name, int *calls, int *copies, int *marks)
 {
-    return s->launch[step->list].kind == WF_NATIVE_COPY;
-}
-
-/* Counts the native calls and the copies of a schedule; whatever else it has must be a join. */
-static void count_steps(const wf_schedule *s, const char *name, int *calls, int *copies)
-{
-    *calls = *copies = 0;
+    int outside = 0;
+    *calls = *copies = *marks = 0;
     for (int32_t i = 0; i < s->steps; i++) {
         const wf_step *step = &s->step[i];
         const bool joins = step->kind == WF_STEP_CALL && !s->call[step->list].run;
         WF_EXPECT(joins || step->kind == WF_STEP_NATIVE, "%s has a step of kind %d", name, step->kind);
         if (step->kind != WF_STEP_NATIVE)
             continue;
-        *copies += is_copy(s, step);
-        *calls += !is_copy(s, step);
+        const wf_native_kind kind = s->launch[step->list].kind;
+        WF_EXPECT(kind <= WF_NATIVE_COPY || kind == (*marks == 0 ? WF_NATIVE_GROUP : WF_NATIVE_LAUNCH),
+                  "%s has mark %d of kind %d", name, *marks, kind);
+        *copies += kind == WF_NATIVE_COPY;
+        *calls += kind < WF_NATIVE_COPY;
+        *marks += kind > WF_NATIVE_COPY;
+        outside += kind < WF_NATIVE_COPY && *marks != 1;
     }
+    WF_EXPECT(*marks == 0 || outside == 0, "%s has %d calls outside of its group", name, outside);
 }
 
-/* All ranks' schedules of the call; `parts`: the calls in the group of each rank. */
+/* All ranks' schedules of the call, which is `calls` times `parts` native calls; several parts are a group. */
 static void check(int ranks, bool connected, const wf_call *call, int calls, int copies, int parts)
 {
     wf_schedule *all[MOST] = {0};
@@ -40,18 +43,16 @@ static void check(int ranks, bool connected, const wf_call *call, int calls, int
     WF_EXPECT(wf_call_stays(&agreed, call), "%s of %d ranks leaves the device", wf_call_name(call->operation), ranks);
     for (int r = 0; r < ranks; r++) {
         const char *name = wf_call_name(call->operation);
-        int made, copied;
+        int made, copied, marked;
         WF_EXPECT_OK(wf_call_schedule(ctx, &agreed, r, call, &all[r]));
         if (!all[r])
             continue;
-        count_steps(all[r], name, &made, &copied);
+        count_steps(all[r], name, &made, &copied, &marked);
         const bool rounds = call->operation != WF_CALL_REDUCE || r == call->root;
-        WF_EXPECT(made == calls, "%s on rank %d of %d: %d native calls", name, r, ranks, made);
+        WF_EXPECT(made == calls * parts, "%s on rank %d of %d: %d native calls", name, r, ranks, made);
+        WF_EXPECT(marked == marks, "%s on rank %d of %d: %d ends of groups", name, r, ranks, marked);
         WF_EXPECT(copied == (rounds || copies == 0 ? copies : copies - 1), "%s on rank %d of %d: %d copies", name, r,
                   ranks, copied);
-        for (int32_t i = 0; i < all[r]->steps; i++)
-            if (all[r]->step[i].kind == WF_STEP_NATIVE && !is_copy(all[r], &all[r]->step[i]))
-                WF_EXPECT(all[r]->step[i].inputs == parts + marks, "%s: a group of %d", name, all[r]->step[i].inputs);
     }
     WF_EXPECT_OK(wf_schedule_verify(ctx, (const wf_schedule *const *)all, ranks));
     for (int r = 0; r < ranks; r++)

@@ -192,16 +192,11 @@ static void computes_meanwhile(void)
 }
 
 /* Past the communicator's own checks. */
-static wf_status native(wf_comm *by, wf_native_operation operation, const wf_tensor *x, wf_tensor *y, int peer)
+static wf_status native(wf_comm *by, wf_native_kind kind, const wf_tensor *x, wf_tensor *y, int peer)
 {
-    const wf_native_call call = {.operation = operation,
-                                 .x = x->data,
-                                 .y = y->data,
-                                 .count = wf_tensor_count(x),
-                                 .dtype = x->dtype,
-                                 .op = WF_SUM,
-                                 .peer = peer};
-    return wf_transport_native.call(by, &call);
+    const wf_native_part call = {
+        .kind = kind, .count = wf_tensor_count(x), .dtype = x->dtype, .op = WF_SUM, .peer = peer};
+    return wf_transport_native.call(by, &call, x->data, y->data);
 }
 
 /* The context's stream does not wait. */
