@@ -1,29 +1,29 @@
-/* The background stream: a queue of operations that runs between the calls of the main program, on its thread.
+/* The background stream: a queue of calls that runs between the calls of the main program, on its thread.
  *
- * Actors. The program adds operations (sums, gathers, functions) and waits for all of them in wf_background_wait. Long
- * kernels, backward and waits for messages call ctx->progress, which advances the first operation and returns. The
- * guard of `async`, a second communicator of the same ranks, compares the calls of the stream: its messages cannot meet
- * those of the program.
+ * Actors. The program adds calls (sums, gathers, functions) and waits for all of them in wf_background_wait. Long
+ * kernels, backward and waits for messages call ctx->progress, which advances the first call and returns. The guard of
+ * `async`, a second communicator of the same ranks, compares the calls of the stream: its messages cannot meet those of
+ * the program.
  *
  *     QUEUED ---begin---> RUNNING ---run done---> SETTLING ---left neighbour is in the same call---> over
- *        '--- a function, nothing to send, or a native call: over at once --------------------------->'
+ *        '--- a function, or nothing to send: over at once --------------------------------------->'
  *
- * Only the first operation is in progress, so operations of a rank are over in the order in which they were added. All
- * ranks must add the operations of a communicator in the same order. A collective stays QUEUED while the guard cannot
- * keep another record, since announcing it would block.
+ * Only the first call is in progress, so calls of a rank are over in the order in which they were added, and one state
+ * serves for all. All ranks must add the calls of a communicator in the same order. A collective stays QUEUED while the
+ * guard cannot keep another record, since announcing it would block.
  *
- * Who owns what. The list owns operations; a turn may add to it, through a function, so a pointer into it holds only
- * until then. Memory that an operation reads and writes is the caller's until wf_background_wait returns. Nothing here
- * runs inside itself: background_runs is set while operations are advanced, and progress returns at once then.
+ * Who owns what. The list owns calls; a turn may add to it, through a function, so a pointer into it holds only until
+ * then. Memory that a call reads and writes is the caller's until wf_background_wait returns. Nothing here runs inside
+ * itself: background_runs is set while calls are advanced, and progress returns at once then.
  *
- * Native transport. If ranks are connected natively (in_order), operations match by the order in which ranks launch
- * them, so each goes through the door (wf_comm_run) as soon as it is added. It is over when it is enqueued;
- * wf_native_join_sums makes the context's stream wait for it.
+ * Native transport. If ranks are connected natively (in_order), calls match by the order in which ranks launch them, so
+ * each runs to its end as soon as it is added. It is over when it is enqueued; wf_native_join_sums makes the context's
+ * stream wait for it.
  *
- * Failure. The first error is kept with its text until wf_background_wait; operations that have not begun are left out.
- * The stream has errors of its own (wf_errors_swap), so it does not touch the program's last error. A communicator and
- * its `async` fail together, as ranks may wait in either. A rank that does not come is noticed in a wait alone, by the
- * deadline of the operation; outside of one only notices of failures are read, every POLL_EVERY advances. */
+ * Failure. The first error is kept with its text until wf_background_wait; calls that have not begun are left out. The
+ * stream has errors of its own (wf_errors_swap), so it does not touch the program's last error. A communicator and its
+ * `async` fail together, as ranks may wait in either. A rank that does not come is noticed in a wait alone, by the
+ * deadline of the call; outside of one only notices of failures are read, every POLL_EVERY advances. */
 #include "comm/background_author.h"
 #include "comm/open_impl.h"
 
@@ -35,80 +35,70 @@
 #define SPINS      64 /* advances that find nothing, before a wait looks at the clock */
 #define POLL_EVERY 8  /* advances, from one look at notices of failure to the next */
 
-typedef enum operation_state { QUEUED = 0, RUNNING, SETTLING } operation_state;
-
-typedef struct operation {
-    operation_state state;
-    wf_comm *comm;              /* the program's */
-    wf_background_function run; /* NULL: a collective */
-    void *own;
-    wf_call call;
-    wf_engine_entry *flight;
-    wf_traffic before; /* of `async`, when it began */
-    bool noted;        /* the flight recorder knows what it waits for */
-} operation;
+typedef enum call_state { QUEUED = 0, RUNNING, SETTLING } call_state;
 
 struct wf_background {
     wf_comm_shared *shared;
-    operation *list; /* [first, last) wait, of which the first is in progress */
+    wf_call *list; /* [first, last) wait, of which the first is in progress */
     int first, last;
     int64_t room;
+    /* How the first one stands. */
+    call_state state;
+    wf_engine_entry *flight;
+    wf_traffic before; /* of `async`, when it began */
+    bool noted;        /* the flight recorder knows what it waits for */
     int advances;
     wf_errors *errors;
     wf_status status;
     char message[WF_FAILURE_TEXT];
 };
 
-static wf_comm *connection_of(const operation *op)
+static wf_comm *connection_of(const wf_call *call)
 {
-    return op->comm->async ? op->comm->async : op->comm;
+    return call->comm->async ? call->comm->async : call->comm;
 }
 
-/* --- one operation ------------------------------------------------------------------------------------------------ */
+/* --- one call ----------------------------------------------------------------------------------------------------- */
 
-/* Runs an operation that is over when its call returns: a function, or what needs no peer. */
-static wf_status run_at_once(const operation *op)
+/* Runs a call that is over when it returns: a function, or what needs no peer. */
+static wf_status run_at_once(const wf_call *call)
 {
-    wf_comm *comm = connection_of(op);
-    const wf_call *call = &op->call;
-    if (op->run) {
+    wf_comm *comm = connection_of(call);
+    if (call->operation == WF_CALL_FUNCTION) {
         WF_TRY(wf_native_join_sums(comm)); /* it may read what came before */
-        return op->run(op->own);
+        return call->run(call->out);
     }
     if (call->operation == WF_CALL_ALLGATHER && call->count > 0)
         memcpy(call->out, call->in, (size_t)call->count);
     return wf_comm_alive(comm);
 }
 
-/* Sets *over if the operation completed immediately. If the neighbour's records are full, the collective stays QUEUED,
- * since announcing it would block. Where ranks are connected natively, they match calls by their order: the call then
- * goes through the door as a whole, which only enqueues it. */
-static wf_status begin_operation(operation *op, bool *moved, bool *over)
+/* Sets *over if the call completed immediately. If the neighbour's records are full, a collective stays QUEUED, since
+ * announcing it would block. */
+static wf_status begin_first(struct wf_background *b, bool *moved, bool *over)
 {
-    wf_comm *comm = connection_of(op);
-    op->before = comm->traffic;
-    *over = op->run || !wf_call_moves(op->comm, &op->call);
+    const wf_call *call = &b->list[b->first];
+    wf_comm *comm = connection_of(call);
+    b->before = comm->traffic;
+    *over = call->operation == WF_CALL_FUNCTION || !wf_call_moves(call->comm, call);
     if (*over)
-        return run_at_once(op);
+        return run_at_once(call);
     WF_TRY(wf_comm_alive(comm));
     if (!wf_control_has_room(comm))
         return WF_OK;
     *moved = true;
-    op->state = RUNNING;
-    WF_TRY(wf_guard_enter(comm, &op->call));
-    return wf_engine_begin(comm, &op->call, &op->call.in, &op->call.out, &op->flight);
+    b->state = RUNNING;
+    WF_TRY(wf_guard_enter(comm, call));
+    return wf_engine_begin(comm, call, &call->in, &call->out, &b->flight);
 }
 
 /* What `async` sent counts as sent by comm. */
-static void count(operation *op)
+static void count(wf_comm *comm, const wf_traffic *before, const wf_traffic *now)
 {
-    const wf_traffic *now = &connection_of(op)->traffic;
-    if (connection_of(op) == op->comm)
-        return;
-    op->comm->traffic.bytes_sent += now->bytes_sent - op->before.bytes_sent;
-    op->comm->traffic.messages += now->messages - op->before.messages;
-    op->comm->traffic.collectives += now->collectives - op->before.collectives;
-    op->comm->traffic.bytes_copied += now->bytes_copied - op->before.bytes_copied;
+    comm->traffic.bytes_sent += now->bytes_sent - before->bytes_sent;
+    comm->traffic.messages += now->messages - before->messages;
+    comm->traffic.collectives += now->collectives - before->collectives;
+    comm->traffic.bytes_copied += now->bytes_copied - before->bytes_copied;
 }
 
 /* An error on the background communicator also fails `comm`, so that ranks blocked in the main program see it. */
@@ -119,16 +109,17 @@ static wf_status fail_together(wf_comm *comm, const wf_comm *async)
     return wf_failure_inherit(comm, async);
 }
 
-static wf_status end_operation(operation *op, wf_status status)
+static wf_status end_call(struct wf_background *b, const wf_call *call, wf_status status)
 {
-    wf_comm *comm = op->comm, *async = connection_of(op);
-    if (op->state == RUNNING && status != WF_OK)
-        wf_engine_end(async, &op->flight, status);
-    if (op->state != QUEUED)
-        status = wf_guard_end(async, op->call.name, status);
-    count(op);
-    return status != WF_OK && async != comm && async->death.status && !comm->death.status ? fail_together(comm, async)
-                                                                                          : status;
+    wf_comm *comm = call->comm, *async = connection_of(call);
+    if (b->state == RUNNING && status != WF_OK)
+        wf_engine_end(async, &b->flight, status);
+    if (b->state != QUEUED)
+        status = wf_guard_end(async, call->name, status);
+    if (async == comm)
+        return status;
+    count(comm, &b->before, &async->traffic);
+    return status != WF_OK && async->death.status && !comm->death.status ? fail_together(comm, async) : status;
 }
 
 /* --- turns -------------------------------------------------------------------------------------------------------- */
@@ -138,13 +129,15 @@ static bool is_empty(const struct wf_background *b)
     return b->first == b->last;
 }
 
-/* The first operation is over, or is left out. The first error is kept for wf_background_wait. */
+/* The first call is over, or is left out. The first error is kept for wf_background_wait. */
 static void leave_first(struct wf_background *b, wf_status status)
 {
-    operation first = b->list[b->first++];
-    if (b->status != WF_OK && first.state == QUEUED)
+    const wf_call first = b->list[b->first++];
+    if (b->status != WF_OK && b->state == QUEUED)
         return;
-    status = end_operation(&first, status);
+    status = end_call(b, &first, status);
+    b->state = QUEUED;
+    b->noted = false;
     if (status != WF_OK && b->status == WF_OK) {
         wf_error_save(&b->status, b->message, sizeof b->message);
         b->status = status;
@@ -152,27 +145,25 @@ static void leave_first(struct wf_background *b, wf_status status)
     wf_error_clear();
 }
 
-/* Advances the first operation a little; returns true if anything moved. After an error, which may be that of adding an
- * operation, those that have not begun are left out. */
+/* Advances the first call a little; returns true if anything moved. After an error, which may be that of adding a call,
+ * those that have not begun are left out. */
 static bool advance_first(struct wf_background *b)
 {
-    operation *op = &b->list[b->first];
-    wf_comm *comm = connection_of(op);
+    wf_comm *comm = connection_of(&b->list[b->first]);
     bool moved = false, over = false;
-    wf_status status = op->state == QUEUED ? b->status : WF_OK;
-    if (status == WF_OK && op->state == QUEUED)
-        status = begin_operation(op, &moved, &over);
+    wf_status status = b->state == QUEUED ? b->status : WF_OK;
+    if (status == WF_OK && b->state == QUEUED)
+        status = begin_first(b, &moved, &over);
     else if (status == WF_OK && ++b->advances % POLL_EVERY == 0)
         status = wf_comm_alive(comm);
-    /* What is over may have added to the list, which then lies elsewhere. */
-    if (status == WF_OK && !over && op->state == RUNNING)
-        status = wf_run_advance(op->flight->run, &moved);
-    if (status == WF_OK && !over && op->state == RUNNING && wf_run_done(op->flight->run)) {
-        wf_engine_end(comm, &op->flight, WF_OK);
-        op->state = SETTLING;
+    if (status == WF_OK && b->state == RUNNING)
+        status = wf_run_advance(b->flight->run, &moved);
+    if (status == WF_OK && b->state == RUNNING && wf_run_done(b->flight->run)) {
+        wf_engine_end(comm, &b->flight, WF_OK);
+        b->state = SETTLING;
         moved = true;
     }
-    if (status == WF_OK && !over && op->state == SETTLING)
+    if (status == WF_OK && b->state == SETTLING)
         status = wf_guard_try_settle(comm, &over);
     if (status == WF_OK && !over)
         return moved;
@@ -193,22 +184,21 @@ static void detach_if_idle(struct wf_background *b)
     }
 }
 
-/* Looks at failures and the deadline, between two advances of the first operation, in a wait for the stream. */
+/* Looks at failures and the deadline, between two advances of the first call, in a wait for the stream. */
 static void poll(struct wf_background *b, wf_deadline *deadline)
 {
-    const operation *op = &b->list[b->first];
-    wf_comm *comm = connection_of(op);
+    wf_comm *comm = connection_of(&b->list[b->first]);
     if (deadline->polls < 0)
         *deadline = wf_deadline_new();
-    deadline->peer = op->state == RUNNING ? wf_run_awaited(op->flight->run) : -1;
-    if (op->state == RUNNING && deadline->noted == 1)
-        wf_engine_note(comm, op->flight->run);
+    deadline->peer = b->state == RUNNING ? wf_run_awaited(b->flight->run) : -1;
+    if (b->state == RUNNING && deadline->noted == 1)
+        wf_engine_note(comm, b->flight->run);
     const wf_status status = wf_deadline_poll(comm, deadline);
     if (status != WF_OK)
         leave_first(b, status);
 }
 
-/* Advances operations one after the other, as far as they get, or to the end; returns true if anything moved. */
+/* Advances calls one after the other, as far as they get, or to the end; returns true if anything moved. */
 static bool run_queue(struct wf_background *b, bool waits)
 {
     wf_deadline deadline = {.polls = -1};
@@ -244,11 +234,10 @@ static void progress(void *background)
     struct wf_background *b = background;
     if (b->shared->background_runs || run_queue(b, false) || !b->shared->waits)
         return;
-    operation *op = &b->list[b->first];
-    if (op->noted || op->state != RUNNING)
+    if (b->noted || b->state != RUNNING)
         return;
-    op->noted = true;
-    wf_engine_note(connection_of(op), op->flight->run);
+    b->noted = true;
+    wf_engine_note(connection_of(&b->list[b->first]), b->flight->run);
 }
 
 /* --- the stream --------------------------------------------------------------------------------------------------- */
@@ -288,19 +277,19 @@ static bool grow(struct wf_background *b)
         b->last -= b->first;
         b->first = 0;
     }
-    operation *list = wf_grow(b->shared->ctx, b->list, &b->room, b->last + 1, sizeof *list);
+    wf_call *list = wf_grow(b->shared->ctx, b->list, &b->room, b->last + 1, sizeof *list);
     if (!list)
         return false;
     b->list = list;
     return true;
 }
 
-static void add_operation(operation op)
+static void queue_call(wf_comm *comm, wf_call call)
 {
-    struct wf_background *b = op.comm ? op.comm->shared->background : NULL;
+    struct wf_background *b = comm ? comm->shared->background : NULL;
     if (!b)
         return;
-    if (!op.comm->async && op.comm->size > 1) {
+    if (!comm->async && comm->size > 1) {
         WF_RAISE(WF_ERR_STATE, "the communicator was not opened for the background stream");
         keep_error(b);
         return;
@@ -309,53 +298,52 @@ static void add_operation(operation op)
         keep_error(b);
         return;
     }
-    b->list[b->last++] = op;
+    call.comm = comm;
+    b->list[b->last++] = call;
     b->shared->ctx->progress = progress;
     b->shared->ctx->progress_state = b;
-    if (op.comm->shared->in_order)
+    if (comm->shared->in_order)
         (void)run_queue(b, true);
 }
 
 void wf_background_call(wf_comm *comm, wf_background_function run, void *own)
 {
-    add_operation((operation){.comm = comm, .run = run, .own = own});
+    queue_call(comm, (wf_call){.operation = WF_CALL_FUNCTION, .run = run, .out = own});
 }
 
 void wf_background_sum(wf_comm *comm, const wf_call *sum)
 {
     if (comm)
-        add_operation((operation){.comm = comm, .call = wf_reducer_call(comm->reducer, sum)});
+        queue_call(comm, wf_reducer_call(comm->reducer, sum));
 }
 
-static void add_shards(wf_operation which, const char *name, wf_comm *comm, void *data, const int64_t *shard,
-                       wf_dtype dtype)
+static void queue_shards(wf_operation which, const char *name, wf_comm *comm, void *data, const int64_t *shard,
+                         wf_dtype dtype)
 {
     if (!comm)
         return;
-    const wf_call call = {.operation = which,
-                          .name = name,
-                          .dtype = dtype,
-                          .count = shard[comm->size],
-                          .part = shard,
-                          .out = data,
-                          .device = true};
-    add_operation((operation){.comm = comm, .call = call});
+    queue_call(comm, (wf_call){.operation = which,
+                               .name = name,
+                               .dtype = dtype,
+                               .count = shard[comm->size],
+                               .part = shard,
+                               .out = data,
+                               .device = true});
 }
 
 void wf_background_sum_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    add_shards(WF_CALL_SUM_SHARDS, "sum of shards", comm, data, shard, dtype);
+    queue_shards(WF_CALL_SUM_SHARDS, "sum of shards", comm, data, shard, dtype);
 }
 
 void wf_background_gather_shards(wf_comm *comm, void *data, const int64_t *shard, wf_dtype dtype)
 {
-    add_shards(WF_CALL_GATHER_SHARDS, "gather of shards", comm, data, shard, dtype);
+    queue_shards(WF_CALL_GATHER_SHARDS, "gather of shards", comm, data, shard, dtype);
 }
 
 void wf_background_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all)
 {
-    const wf_call call = wf_call_of_bytes(WF_CALL_ALLGATHER, "allgather_bytes", mine, all, bytes, 0);
-    add_operation((operation){.comm = comm, .call = call});
+    queue_call(comm, wf_call_of_bytes(WF_CALL_ALLGATHER, "allgather_bytes", mine, all, bytes, 0));
 }
 
 wf_status wf_background_status(const wf_comm *comm)
@@ -420,17 +408,19 @@ wf_comm *wf_background_comm(const wf_comm *comm)
     return comm->async;
 }
 
-/* Gives up the operations of a communicator that closes: their results have no owner any more. */
+/* Gives up the calls of a communicator that closes: their results have no owner any more. */
 static void abandon(struct wf_background *b, const wf_comm *comm)
 {
     int kept = b->first;
-    for (int i = b->first; i < b->last; i++) {
-        operation *op = &b->list[i];
-        if (op->comm != comm)
-            b->list[kept++] = *op;
-        else if (op->state == RUNNING)
-            wf_engine_end(connection_of(op), &op->flight, WF_ERR_STATE);
+    if (!is_empty(b) && b->list[b->first].comm == comm) {
+        if (b->state == RUNNING)
+            wf_engine_end(connection_of(&b->list[b->first]), &b->flight, WF_ERR_STATE);
+        b->state = QUEUED;
+        b->noted = false;
     }
+    for (int i = b->first; i < b->last; i++)
+        if (b->list[i].comm != comm)
+            b->list[kept++] = b->list[i];
     b->last = kept;
     detach_if_idle(b);
 }

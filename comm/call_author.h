@@ -23,8 +23,9 @@ typedef enum wf_operation {
     WF_CALL_MEET,  /* a barrier of the `parts` ranks in `part`, by themselves */
     WF_CALL_RECEIVE, /* output 0: count bytes from rank `root`, without a frame */
     WF_CALLS,
-    WF_CALL_EXCHANGE = WF_CALLS /* boxes, by a plan: its schedule has a maker of its own (wf_build_exchange), and
-                                   depends on the direction and strides, which are the `parts` words in `part` */
+    WF_CALL_EXCHANGE = WF_CALLS, /* boxes, by a plan: its schedule has a maker of its own (wf_build_exchange), and
+                                    depends on the direction and strides, which are the `parts` words in `part` */
+    WF_CALL_FUNCTION             /* of the background stream: its turn has come; nothing is sent */
 } wf_operation;
 
 /* A step that checks a frame; see wf_step_function (comm/engine/builder_author.h). */
@@ -55,13 +56,18 @@ typedef struct wf_call {
     void *expected;
     size_t expected_bytes;
 
+    /* In the queue of the background stream. */
+    wf_comm *comm;               /* the program's */
+    wf_status (*run)(void *out); /* WF_CALL_FUNCTION */
+
     /* Its memory: tensors, or vectors. In place: out is in. */
     const wf_tensor *x;
     wf_tensor *y;
     const void *in;
     void *out;
-    bool device;                /* vectors are in device memory; else in the host's */
-    struct wf_peer_call *peers; /* WF_CALL_LISTS and WF_CALL_REDUCE_SCATTER of tensors, one for each pair of ranks */
+    bool device;               /* vectors are in device memory; else in the host's */
+    bool same;                 /* WF_CALL_LISTS: one tensor goes to all ranks */
+    struct wf_call_item *item; /* WF_CALL_LISTS and WF_CALL_REDUCE_SCATTER of tensors: by rank, what passes there */
 } wf_call;
 
 #endif

@@ -72,12 +72,19 @@ typedef struct wf_rank_table {
  * keeps the last one after that. */
 typedef struct wf_call_state {
     wf_call_record record;
-    uint64_t event;             /* of the flight recorder; 0: no call is in progress */
-    uint64_t sent_before;       /* bytes in all, when it began */
-    int tag;                    /* of its messages */
-    struct wf_peer_call *peers; /* of a call on tensors: its lists, whose memory is made once (comm/collective) */
-    bool entered;               /* a collective was entered and is not over */
-    bool parting;               /* a part is made, which some ranks do by themselves between two collectives */
+    uint64_t event;       /* of the flight recorder; 0: no call is in progress */
+    uint64_t sent_before; /* bytes in all, when it began */
+    int tag;              /* of its messages */
+    bool entered;         /* a collective was entered and is not over */
+    bool parting;         /* a part is made, which some ranks do by themselves between two collectives */
+    /* Lists, whose memory is made once (comm/collective/lists.c): by rank, what passes between this rank and that, and
+     * the same in the form that the engine takes (WF_CALL_LISTS), then the frames in the engine's order. */
+    struct wf_call_item *item;
+    int64_t *part;
+    const void **in;
+    void **out;
+    wf_frame *frame_out, *frame_in;
+    size_t stays; /* so many bytes of a tensor of another rank, and more, stay in device memory: SIZE_MAX for none */
 } wf_call_state;
 
 /* The failure of which a communicator died. */

@@ -23,7 +23,7 @@ static wf_status set_mesh(wf_comm *comm)
 /* Makes everything that depends on the number of ranks. */
 static wf_status furnish_comm(wf_comm *comm)
 {
-    WF_TRY(wf_peer_calls_open(comm));
+    WF_TRY(wf_lists_open(comm));
     WF_TRY(wf_engine_open(comm, comm->ranks.node));
     return set_mesh(comm);
 }
@@ -157,7 +157,7 @@ static void disconnect(wf_comm *comm)
     free(comm->ranks.node);
     free(comm->ranks.pid);
     free(comm->ranks.world);
-    wf_peer_calls_close(comm);
+    wf_lists_close(comm);
 }
 
 static wf_comm *open_first(const void *mpi_comm, const char *name, wf_ctx_opts opts)

@@ -54,8 +54,7 @@ static wf_status check_scatter(const wf_comm *comm, const void *const *x, const 
 
 static wf_call describe_parts(wf_comm *comm, const char *name, int root)
 {
-    wf_peer_call *peers = wf_peer_call_begin(comm);
-    return (wf_call){.operation = WF_CALL_LISTS, .name = name, .root = root, .peers = peers};
+    return (wf_call){.operation = WF_CALL_LISTS, .name = name, .root = root, .item = wf_lists_begin(comm)};
 }
 
 wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes, int root)
@@ -65,7 +64,7 @@ wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *by
     const wf_call call = describe_parts(comm, "scatter_bytes", root);
     const bool gives = comm->rank == root;
     for (int r = 0; checked == WF_OK && r < comm->size; r++)
-        wf_peer_call_bytes(call.peers, r, gives ? x[r] : NULL, gives ? (int64_t)bytes[r] : -1, y,
+        wf_lists_set_bytes(comm, r, gives ? x[r] : NULL, gives ? (int64_t)bytes[r] : -1, y,
                            r == root ? (int64_t)y_bytes : -1);
     return wf_comm_run(comm, checked, &call);
 }
@@ -86,7 +85,7 @@ wf_status wf_gather_bytes(wf_comm *comm, const void *mine, size_t bytes, size_t 
     call = describe_parts(comm, "gather_bytes", root);
     for (int r = comm->size - 1; r >= 0; r--) {
         at -= lengths[r];
-        wf_peer_call_bytes(call.peers, r, mine, r == root ? (int64_t)bytes : -1, to ? to + at : NULL,
+        wf_lists_set_bytes(comm, r, mine, r == root ? (int64_t)bytes : -1, to ? to + at : NULL,
                            to ? (int64_t)lengths[r] : -1);
     }
     status = wf_comm_run(comm, takes && !to ? WF_ERR_MEMORY : WF_OK, &call);

@@ -19,66 +19,53 @@ wf_status wf_buffer_vector(wf_comm *comm, void *data, size_t bytes, bool on_devi
 wf_status wf_buffer_store(wf_buffer *buffer) WF_NODISCARD;
 void wf_buffer_free(wf_buffer *buffer);
 
-/* --- peer_slots.c --- */
+/* --- lists.c --- */
 
-/* What goes to and comes from one rank in a call on tensors. */
-typedef struct wf_peer_slot {
+/* What goes to and comes from one rank in a call on lists. */
+typedef struct wf_call_item {
     const wf_comm *comm;
+    int rank;
     const wf_tensor *out;
     wf_tensor *in;
-    int rank;
     size_t bytes; /* of metadata that comes: what the frame must say */
     wf_buffer buffer_out, buffer_in;
-} wf_peer_slot;
+} wf_call_item;
 
-/* A call on tensors: its slots, one for each rank, and the same in the form that the engine takes (WF_CALL_LISTS), by
- * rank, then the frames in the engine's order. */
-typedef struct wf_peer_call {
-    wf_comm *comm;
-    size_t stays; /* so many bytes of a tensor of another rank, and more, stay in device memory: SIZE_MAX for none */
-    bool same;    /* one tensor goes to all ranks */
-    wf_peer_slot *slot;
-    int64_t *part;
-    const void **in;
-    void **out;
-    wf_frame *frame_out, *frame_in;
-} wf_peer_call;
-
-/* Returns true if a tensor of the slot moves natively. */
-static inline bool wf_peer_slot_stays(const wf_peer_call *c, const wf_peer_slot *slot, const wf_tensor *x)
+/* Returns true if a tensor of the item moves natively. */
+static inline bool wf_item_stays(const wf_call_item *item, const wf_tensor *x)
 {
-    return x && slot->rank != c->comm->rank && wf_tensor_bytes(x) >= c->stays;
+    return x && item->rank != item->comm->rank && wf_tensor_bytes(x) >= item->comm->call.stays;
 }
 
 /* What travels ahead of a tensor. */
 wf_frame wf_frame_of(const wf_tensor *x);
 
 /* Makes the memory of these calls, which one of them has at a time, for a communicator whose size is known. */
-wf_status wf_peer_calls_open(wf_comm *comm) WF_NODISCARD;
-void wf_peer_calls_close(wf_comm *comm);
-/* Returns the call of comm with empty slots, for the caller to fill; it is valid until the next one begins. */
-wf_peer_call *wf_peer_call_begin(wf_comm *comm);
-/* Moves the slots of an entered call: lists of tensors, or of bytes in the host's memory, or a reduction of tensors;
+wf_status wf_lists_open(wf_comm *comm) WF_NODISCARD;
+void wf_lists_close(wf_comm *comm);
+/* Returns empty items, by rank, for the caller to fill; they are valid until the next call on lists begins. */
+wf_call_item *wf_lists_begin(wf_comm *comm);
+/* Moves the items of an entered call: lists of tensors, or of bytes in the host's memory, or a reduction of tensors;
  * on_device: as wf_call_stays says of the call. */
-wf_status wf_peer_call_run(wf_peer_call *c, const wf_call *call, bool on_device) WF_NODISCARD;
-/* Sends slot.out to and receives slot.in from every rank that has one; for this rank itself copies. The sender's type
- * and shape come first and must be those of slot.in. */
-wf_status wf_peer_call_exchange(wf_peer_call *c) WF_NODISCARD;
-/* Fills a slot with metadata, for wf_peer_call_run: `out` bytes of x go to the rank, and `in` come to y; -1: none. */
-void wf_peer_call_bytes(wf_peer_call *c, int rank, const void *x, int64_t out, void *y, int64_t in);
+wf_status wf_lists_run(wf_comm *comm, const wf_call *call, bool on_device) WF_NODISCARD;
+/* Sends item.out to and receives item.in from every rank that has one; for this rank itself copies. The sender's type
+ * and shape come first and must be those of item.in. */
+wf_status wf_lists_exchange(wf_comm *comm) WF_NODISCARD;
+/* Fills an item with metadata, for wf_lists_run: `out` bytes of x go to the rank, and `in` come to y; -1: none. */
+void wf_lists_set_bytes(wf_comm *comm, int rank, const void *x, int64_t out, void *y, int64_t in);
 /* Begins to send a frame and `bytes` behind it to one rank. */
-wf_status wf_peer_call_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
-                            wf_engine_entry **flight) WF_NODISCARD;
+wf_status wf_lists_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
+                        wf_engine_entry **flight) WF_NODISCARD;
 /* A message whose type and shape the receiver does not know ahead: those, and the rest once there is room for it.
  * Returns how many bytes come. */
-wf_status wf_peer_call_look_bytes(wf_comm *comm, int from, size_t *bytes) WF_NODISCARD;
+wf_status wf_lists_look_bytes(wf_comm *comm, int from, size_t *bytes) WF_NODISCARD;
 /* Returns the elements as a new tensor. */
-wf_status wf_peer_call_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
-wf_status wf_peer_call_take(wf_comm *comm, wf_tensor *y, int from, size_t stays) WF_NODISCARD;
+wf_status wf_lists_look_new(wf_comm *comm, int from, wf_tensor **y) WF_NODISCARD;
+wf_status wf_lists_take(wf_comm *comm, wf_tensor *y, int from, size_t stays) WF_NODISCARD;
 
 /* --- point_to_point.c --- */
 
-/* Receives a tensor whose type and shape the sender chose; `stays`: as of wf_peer_call, on both sides alike. */
+/* Receives a tensor whose type and shape the sender chose; `stays`: as of wf_call_state, on both sides alike. */
 wf_tensor *wf_coll_recv_new(wf_comm *comm, int from, int tag, size_t stays) WF_NODISCARD;
 
 /* --- native_open.c --- */
@@ -93,18 +80,18 @@ wf_status wf_native_follow(const wf_comm *comm, wf_comm *part) WF_NODISCARD;
 /* Connects them, unless they are connected, or fails with what prevents it. Collective. */
 wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
 
-/* --- native.c: peer slots by the native transport --- */
+/* --- native.c: items by the native transport --- */
 
-/* wf_peer_call.stays of a message between two ranks. */
+/* wf_call_state.stays of a message between two ranks. */
 size_t wf_native_least(const wf_comm *comm);
-/* Moves the data of the peer slots as one native call. An all-gather sends the data of each rank to all. */
-wf_status wf_native_move_slots(const wf_peer_call *c) WF_NODISCARD;
-wf_status wf_native_gather_slots(const wf_peer_call *c, const wf_buffer *own) WF_NODISCARD;
-/* The reduction of all ranks' buffer_out of each slot on the rank of the slot, in the buffer_in of its own. */
-wf_status wf_native_reduce_slots(const wf_peer_call *c, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
-/* Between wf_native_begin and wf_transport_native's end. */
-wf_status wf_native_send(wf_comm *comm, const void *data, size_t bytes, int to) WF_NODISCARD;
-wf_status wf_native_recv(wf_comm *comm, void *data, size_t bytes, int from) WF_NODISCARD;
+/* Moves the data of the items as one native call. An all-gather sends the data of each rank to all. */
+wf_status wf_native_move_items(wf_comm *comm) WF_NODISCARD;
+wf_status wf_native_gather_items(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
+/* The reduction of all ranks' buffer_out of each item on the rank of the item, in the buffer_in of its own. */
+wf_status wf_native_reduce_items(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
+/* Sends a buffer to a rank, receives it from there, or broadcasts that of the rank to all, in the order of such calls.
+ */
+wf_status wf_native_pass(wf_comm *comm, wf_native_kind kind, const wf_buffer *buffer, int peer) WF_NODISCARD;
 
 /* --- door.c: the one way of a collective --- */
 

@@ -70,8 +70,8 @@ static wf_status open_buffers(wf_comm *comm, const wf_call *call, bool on_device
 static wf_status move_memory(wf_comm *comm, const wf_call *call, bool on_device, const call_buffers *b)
 {
     const bool reduces = call->operation == WF_CALL_REDUCE || call->operation == WF_CALL_ALLREDUCE;
-    if (call->peers)
-        return wf_peer_call_run(call->peers, call, on_device);
+    if (call->item)
+        return wf_lists_run(comm, call, on_device);
     /* A reduction of tensors opens the memory that it goes through; numbers use it once it is open, so that a
      * communicator on which ranks only agree takes none. */
     if (reduces && !on_device && call->device && comm->inter_size == 1)

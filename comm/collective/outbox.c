@@ -136,7 +136,7 @@ static wf_status post_message(wf_outbox *outbox, const contents *c, int to)
         return ready;
     }
     const wf_traffic before = comm->traffic;
-    const wf_status posted = wf_peer_call_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight);
+    const wf_status posted = wf_lists_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight);
     if (posted != WF_OK) {
         wf_engine_end(comm, &m->flight, posted);
         recycle(outbox, m);
@@ -212,7 +212,7 @@ static wf_status hear(wf_comm *comm, void *data, size_t bytes, int from)
 {
     size_t sent;
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_call_look_bytes(comm, from, &sent));
+    WF_TRY(wf_lists_look_bytes(comm, from, &sent));
     WF_CHECK(sent == bytes, WF_ERR_COMM, "rank %s sent %zu bytes where %zu are expected", WF_RANK(comm, from), sent,
              bytes);
     return wf_coll_receive(comm, data, bytes, from);

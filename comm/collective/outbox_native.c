@@ -72,12 +72,6 @@ static transfer *transfer_of(wf_outbox *outbox, const wf_tensor *x, int peer, bo
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
-static wf_status put_in(wf_comm *comm, const transfer *t)
-{
-    return t->sends ? wf_native_send(comm, t->buffer.data, t->buffer.bytes, t->peer)
-                    : wf_native_recv(comm, t->buffer.data, t->buffer.bytes, t->peer);
-}
-
 static wf_status mark_event(wf_outbox *outbox, transfer *t)
 {
     wf_ctx *ctx = outbox->comm->shared->ctx;
@@ -98,7 +92,7 @@ static wf_status launch(wf_outbox *outbox)
     if (any) {
         WF_TRY(wf_native_begin(comm));
         for (const transfer *t = outbox->group; t; t = t->next)
-            WF_TRY(put_in(comm, t));
+            WF_TRY(wf_native_pass(comm, t->sends ? WF_NATIVE_SEND : WF_NATIVE_RECV, &t->buffer, t->peer));
         WF_TRY(wf_transport_native.end(comm, false));
     }
     outbox->launches++;
@@ -165,7 +159,7 @@ static wf_status expect(wf_outbox *outbox, int from, wf_tensor **y)
 {
     wf_comm *comm = outbox->comm;
     WF_TRY(wf_guard_point(comm, "recv", from, WF_OUTBOX_TAG));
-    WF_TRY(wf_peer_call_look_new(comm, from, y));
+    WF_TRY(wf_lists_look_new(comm, from, y));
     return add_transfer(outbox, *y, from, false);
 }
 

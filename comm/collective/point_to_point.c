@@ -1,4 +1,4 @@
-/* Send and receive of tensors between two ranks, by the slots of peer_slots.c. A failure on one side ends the call on
+/* Send and receive of tensors between two ranks, by the items of lists.c. A failure on one side ends the call on
  * the other, as in collectives. */
 #include "comm/collective/collective_impl.h"
 
@@ -11,13 +11,13 @@ static wf_status exchange_pair(wf_comm *comm, const char *operation, const wf_te
         WF_TRY(wf_guard_point(comm, operation, to, tag));
     if (y)
         WF_TRY(wf_guard_point(comm, operation, from, tag));
-    wf_peer_call *c = wf_peer_call_begin(comm);
-    c->stays = wf_native_least(comm);
+    wf_call_item *item = wf_lists_begin(comm);
+    comm->call.stays = wf_native_least(comm);
     if (x)
-        c->slot[to].out = x;
+        item[to].out = x;
     if (y)
-        c->slot[from].in = y;
-    return wf_peer_call_exchange(c);
+        item[from].in = y;
+    return wf_lists_exchange(comm);
 }
 
 static wf_status missing(const char *operation, const char *what)
@@ -56,8 +56,8 @@ static wf_status recv_new(wf_comm *comm, int from, int tag, size_t stays, wf_ten
 {
     WF_TRY(wf_guard_point(comm, "recv", from, tag));
     /* The frame comes first and says which tensor to make; the data follow. */
-    WF_TRY(wf_peer_call_look_new(comm, from, y));
-    return wf_peer_call_take(comm, *y, from, stays);
+    WF_TRY(wf_lists_look_new(comm, from, y));
+    return wf_lists_take(comm, *y, from, stays);
 }
 
 wf_tensor *wf_coll_recv_new(wf_comm *comm, int from, int tag, size_t stays)
@@ -82,7 +82,7 @@ static wf_status send_bytes(wf_comm *comm, const void *data, size_t bytes, int t
     wf_status status;
     WF_CHECK(data || bytes == 0, WF_ERR_ARGUMENT, "data is NULL, and bytes is %zu", bytes);
     WF_TRY(wf_guard_point(comm, "send_bytes", to, tag));
-    WF_TRY_OUT(wf_peer_call_post(comm, &frame, data, bytes, to, &flight));
+    WF_TRY_OUT(wf_lists_post(comm, &frame, data, bytes, to, &flight));
     WF_TRY_OUT(wf_engine_wait(comm, flight));
 out:
     wf_engine_end(comm, &flight, status);
@@ -98,7 +98,7 @@ wf_status wf_send_bytes(wf_comm *comm, const void *data, size_t bytes, int to, i
 static wf_status receive_bytes(wf_comm *comm, char **data, size_t *bytes, int from, int tag)
 {
     WF_TRY(wf_guard_point(comm, "receive_bytes", from, tag));
-    WF_TRY(wf_peer_call_look_bytes(comm, from, bytes));
+    WF_TRY(wf_lists_look_bytes(comm, from, bytes));
     *data = wf_calloc(comm->shared->ctx, *bytes + 1, 1);
     return *data ? wf_coll_receive(comm, *data, *bytes, from) : wf_error_code();
 }

@@ -1,5 +1,5 @@
 /* Collectives on lists of tensors, whose shapes may differ between ranks: gather, scatter, all-gather, all-to-all,
- * reduce-scatter. Each checks its arguments, fills the slots of peer_slots.c, and passes the call through the door. */
+ * reduce-scatter. Each checks its arguments, fills the items of lists.c, and passes the call through the door. */
 #include "comm/collective/collective_impl.h"
 
 /* Checked before the first message: a rank that gave up half way would leave the others with messages whose rest is
@@ -14,20 +14,20 @@ static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *cons
     return WF_OK;
 }
 
-/* A call on lists, with empty slots. */
+/* A call on lists, with empty items. */
 static wf_call describe_lists(wf_comm *comm, const char *name, int root)
 {
     return (wf_call){
-        .operation = WF_CALL_LISTS, .name = name, .root = root, .device = true, .peers = wf_peer_call_begin(comm)};
+        .operation = WF_CALL_LISTS, .name = name, .root = root, .device = true, .item = wf_lists_begin(comm)};
 }
 
 /* out[r] goes to rank r and in[r] comes from it; NULL: nothing does. */
-static void fill_slots(const wf_call *call, wf_tensor *const *out, wf_tensor *const *in)
+static void fill_items(const wf_comm *comm, wf_tensor *const *out, wf_tensor *const *in)
 {
-    const wf_peer_call *c = call->peers;
-    for (int r = 0; r < c->comm->size; r++) {
-        c->slot[r].out = out ? out[r] : c->slot[r].out;
-        c->slot[r].in = in ? in[r] : c->slot[r].in;
+    for (int r = 0; r < comm->size; r++) {
+        wf_call_item *item = &comm->call.item[r];
+        item->out = out ? out[r] : item->out;
+        item->in = in ? in[r] : item->in;
     }
 }
 
@@ -44,8 +44,8 @@ wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int 
     const wf_status checked = check_gather(comm, x, y, root);
     const wf_call call = describe_lists(comm, "gather", root);
     if (checked == WF_OK) {
-        call.peers->slot[root].out = x;
-        fill_slots(&call, NULL, comm->rank == root ? y : NULL);
+        call.item[root].out = x;
+        fill_items(comm, NULL, comm->rank == root ? y : NULL);
     }
     return wf_comm_run(comm, checked, &call);
 }
@@ -60,13 +60,13 @@ wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
 {
     WF_NEED(comm);
     const wf_status checked = check_allgather(comm, x, y);
-    const wf_call call = describe_lists(comm, "allgather", -1);
-    call.peers->same = true;
+    wf_call call = describe_lists(comm, "allgather", -1);
+    call.same = true;
     if (checked == WF_OK)
-        fill_slots(&call, NULL, y);
-    /* One tensor to all: it is packed once (peer_slots.c). */
+        fill_items(comm, NULL, y);
+    /* One tensor to all: it is packed once (lists.c). */
     for (int r = 0; r < comm->size; r++)
-        call.peers->slot[r].out = x;
+        call.item[r].out = x;
     return wf_comm_run(comm, checked, &call);
 }
 
@@ -83,8 +83,8 @@ wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
     const wf_status checked = check_scatter(comm, x, y, root);
     const wf_call call = describe_lists(comm, "scatter", root);
     if (checked == WF_OK) {
-        call.peers->slot[root].in = y;
-        fill_slots(&call, comm->rank == root ? x : NULL, NULL);
+        call.item[root].in = y;
+        fill_items(comm, comm->rank == root ? x : NULL, NULL);
     }
     return wf_comm_run(comm, checked, &call);
 }
@@ -101,7 +101,7 @@ wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
     const wf_status checked = check_alltoall(comm, x, y);
     const wf_call call = describe_lists(comm, "alltoall", -1);
     if (checked == WF_OK)
-        fill_slots(&call, x, y);
+        fill_items(comm, x, y);
     return wf_comm_run(comm, checked, &call);
 }
 
@@ -134,10 +134,10 @@ wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf
     call.op = op;
     if (checked == WF_OK) {
         call.dtype = y->dtype;
-        fill_slots(&call, x, NULL);
+        fill_items(comm, x, NULL);
     }
-    /* Every slot expects a tensor like y; the combination of all goes to y. */
+    /* Every item expects a tensor like y; the combination of all goes to y. */
     for (int r = 0; r < comm->size; r++)
-        call.peers->slot[r].in = y;
+        call.item[r].in = y;
     return wf_comm_run(comm, checked, &call);
 }
