@@ -54,14 +54,20 @@ static const settings defaults = {.communicator = "auto",
                                   .saves = {.keep = 3, .folder = "snapshots"},
                                   .how = {.how = "data"}};
 
-static void read_options(int argc, char **argv, settings *s)
+/* The help of --model. */
+static const char *which_models(void)
 {
     static char models[300];
     snprintf(models, sizeof models, "one of %s", classifier_names());
+    return models;
+}
+
+static void read_options(int argc, char **argv, settings *s)
+{
     *s = defaults;
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat, dummy", .text = &s->communicator},
-        {"model", "NAME", models, .text = &s->model},
+        {"model", "NAME", which_models(), .text = &s->model},
         {"width", "N", "channels of the first stage; 0: the model's own", .number = &s->width,
          .most = EXAMPLE_MOST_SIZE},
         {"patch", "N", "of ConvNeXt and ViT; 0: 4 and 16, for images up to 64 pixels 2 and 4", .number = &s->patch,

@@ -310,20 +310,6 @@ static void losses(run *r)
     expect(r, "cross entropy of one back", &dx, LIST(0, 0, -0.25, 0.25));
     run_call(r, r->k->count_correct(r->ctx, &x, &some, -100, 1, &correct));
     expect(r, "correct of one", &correct, LIST(1));
-    const wf_array three = run_array(r, r->dtype, WF_SHAPE(2, 3), ROW, LIST(NAN, 2, 1, NAN, 2, 3));
-    const wf_array at = run_out_of(r, run_wide(r), run_wide_round(r), WF_SHAPE(2), ROW, false);
-    const wf_array before = run_out_of(r, WF_I64, WF_I64, WF_SHAPE(2), ROW, false);
-    const wf_array fourth = run_array(r, WF_I32, WF_SHAPE(2), ROW, LIST(1, 3));
-    wf_label_place_args place = {.x = &three, .labels = &fourth, .ignored = -100, .whole = 5, .at = &at};
-    run_call(r, r->k->label_place(r->ctx, &place));
-    expect(r, "scores of labels", &at, LIST(2, -INFINITY));
-    place.before = &before;
-    run_call(r, r->k->label_place(r->ctx, &place));
-    expect(r, "before labels", &before, LIST(1, 3));
-    place.labels = &some;
-    place.first = 1;
-    run_call(r, r->k->label_place(r->ctx, &place));
-    expect(r, "before an ignored one", &before, LIST(-1, 2));
     run_call(r, r->k->count_labels(r->ctx, &some, -100, &correct));
     expect(r, "one", &correct, LIST(1));
     run_call(r,
@@ -340,6 +326,27 @@ static void losses(run *r)
     run_call(r, r->k->loss_backward(r->ctx,
                                     &(wf_loss_args){.kind = WF_LOSS_L1, .x = &x, .dloss = &up, .scale = 3, .dx = &dx}));
     expect(r, "l1 back", &dx, LIST(0, 0, 6, 0));
+}
+
+/* Three of five classes are here: the scores of labels, and how many of the scores here rank before them. One label is
+ * a class that is not here, one is ignored. */
+static void label_places(run *r)
+{
+    const wf_array three = run_array(r, r->dtype, WF_SHAPE(2, 3), ROW, LIST(NAN, 2, 1, NAN, 2, 3));
+    const wf_array at = run_out_of(r, run_wide(r), run_wide_round(r), WF_SHAPE(2), ROW, false);
+    const wf_array before = run_out_of(r, WF_I64, WF_I64, WF_SHAPE(2), ROW, false);
+    const wf_array fourth = run_array(r, WF_I32, WF_SHAPE(2), ROW, LIST(1, 3));
+    const wf_array one = run_array(r, WF_I32, WF_SHAPE(2), ROW, LIST(-100, 0));
+    wf_label_place_args place = {.x = &three, .labels = &fourth, .ignored = -100, .whole = 5, .at = &at};
+    run_call(r, r->k->label_place(r->ctx, &place));
+    expect(r, "scores of labels", &at, LIST(2, -INFINITY));
+    place.before = &before;
+    run_call(r, r->k->label_place(r->ctx, &place));
+    expect(r, "before labels", &before, LIST(1, 3));
+    place.labels = &one;
+    place.first = 1;
+    run_call(r, r->k->label_place(r->ctx, &place));
+    expect(r, "before an ignored one", &before, LIST(-1, 2));
 }
 
 /* The gradient of an activation against central differences. */
@@ -483,6 +490,7 @@ BOTH(adaptive_windows)
 BOTH(normalisation)
 BOTH(normalisation_back)
 BOTH(losses)
+BOTH(label_places)
 BOTH(activation_slopes)
 BOTH(activation_values)
 BOTH(matmul_and_sums)
@@ -503,6 +511,7 @@ int main(int argc, char **argv)
                                        {"normalisation", normalisation_both},
                                        {"normalisation_back", normalisation_back_both},
                                        {"losses", losses_both},
+                                       {"label_places", label_places_both},
                                        {"activation_slopes", activation_slopes_both},
                                        {"activation_values", activation_values_both},
                                        {"matmul_and_sums", matmul_and_sums_both},
