@@ -2,6 +2,8 @@
  * drawn, pairs_wish names two features that have met in no sample so far; the generator draws the rest at random, and
  * pairs_count takes the set that came out.
  *
+ * Generators draw features by pairs_draw and options by pairs_option: what is wished comes, what excludes it does not.
+ *
  * Rules name pairs that cannot meet, with the reason: alternatives of one option, and what the library refuses. A
  * feature that needs another one inherits its rules.
  *
@@ -50,6 +52,34 @@ static inline pairs_set pairs_bit(int feature)
     return (pairs_set)1 << feature;
 }
 
+static inline pairs_set bit_if(bool has, int feature)
+{
+    return has ? pairs_bit(feature) : 0;
+}
+
+/* True one time in n. */
+static inline bool one_in(test_rng *rng, int n)
+{
+    return test_int(rng, 1, n) == 1;
+}
+
+/* True for a feature that is wished, false for one that is barred, else one time in n. */
+static inline bool pairs_draw(pairs_set wish, pairs_set barred, test_rng *rng, int feature, int n)
+{
+    const bool chance = one_in(rng, n);
+    return pairs_has(wish, feature) || (chance && !pairs_has(barred, feature));
+}
+
+/* One of the features [first, last] that is not barred; they are values of one option. Counts from 0. */
+static inline int pairs_option(pairs_set barred, test_rng *rng, int first, int last)
+{
+    int feature;
+    do
+        feature = (int)test_int(rng, first, last);
+    while (pairs_has(barred, feature));
+    return feature - first;
+}
+
 static inline void pairs_forbid(pairs *p, int a, int b, const char *why)
 {
     if (a != b && !p->why[a][b])
@@ -62,6 +92,12 @@ static inline void pairs_one_of(pairs *p, int first, int last)
     for (int a = first; a <= last; a++)
         for (int b = first; b < a; b++)
             pairs_forbid(p, a, b, "values of one option");
+}
+
+static inline void pairs_forbid_all(pairs *p, const pairs_rule *rule, int count)
+{
+    for (int i = 0; i < count; i++)
+        pairs_forbid(p, rule[i].a, rule[i].b, rule[i].why);
 }
 
 /* After all rules: hands those of needed features on. Needs of a needed feature come first in the list. */

@@ -2,30 +2,13 @@
  * what their peers have, and send what the formula counts; schedules are proved, and run in this process, forward and
  * in reverse, by messages, in parts and as a group; a boundary that is none, or reaches too far, is an error. */
 #include "comm/plan_author.h"
+#include "tests/boxes.h"
 #include "tests/comm/boundary_formula.h"
 #include "tests/comm/schedules.h"
 
 enum { MOST = 8, MOST_ELEMENTS = 1 << 13 };
 
 static wf_ctx *ctx;
-
-static bool next(wf_box box, int64_t *at)
-{
-    for (int d = box.rank - 1; d >= 0; d--) {
-        if (++at[d] < box.hi[d])
-            return true;
-        at[d] = box.lo[d];
-    }
-    return false;
-}
-
-static int64_t index_in(wf_box box, const int64_t *at)
-{
-    int64_t index = 0;
-    for (int d = 0; d < box.rank; d++)
-        index = index * (box.hi[d] - box.lo[d]) + at[d] - box.lo[d];
-    return index;
-}
 
 static wf_shape random_shape(test_rng *rng, int64_t most)
 {
@@ -79,7 +62,7 @@ static wf_status look_at(void *own, const wf_piece *p, bool fills)
     l->wrong += p->peer != 5 || wf_box_empty(p->at) || !wf_box_contains(l->need, p->at);
     do {
         const int sign = formula_source(l->whole, l->b, at, should);
-        l->seen[index_in(l->need, at)]++;
+        l->seen[box_index(l->need, at)]++;
         l->wrong += fills != (sign == 0);
         if (fills || sign == 0)
             continue;
@@ -87,7 +70,7 @@ static wf_status look_at(void *own, const wf_piece *p, bool fills)
         l->wrong += (sign < 0) != p->negate || !wf_box_contains(wf_box_of_shape(l->whole), p->box);
         for (int d = 0; d < l->whole.rank; d++)
             l->wrong += is[d] != should[d];
-    } while (next(p->at, at));
+    } while (box_next(p->at, at));
     return WF_OK;
 }
 
@@ -151,15 +134,7 @@ static void fill(void *own, int rank, const wf_operand *operand, void *data)
     if (!wf_box_empty(box))
         do
             ((float *)data)[t->gap * i++] = number_at(t, reads ? (t->reversed ? rank : 0) : 40 + rank, at);
-        while (next(box, at));
-}
-
-static bool inside(wf_box box, const int64_t *at)
-{
-    for (int d = 0; d < box.rank; d++)
-        if (at[d] < box.lo[d] || at[d] >= box.hi[d])
-            return false;
-    return true;
+        while (box_next(box, at));
 }
 
 static bool same_place(const trade *t, const int64_t *at, const int64_t *source)
@@ -173,7 +148,7 @@ static float forward_at(const trade *t, int rank, const int64_t *at)
     const int sign = formula_source(t->whole, &t->b, at, source);
     if (sign == 0)
         return (float)t->b.value;
-    if (!t->own && same_place(t, at, source) && inside(t->have[rank], at))
+    if (!t->own && same_place(t, at, source) && box_has(t->have[rank], at))
         return number_at(t, 40 + rank, at);
     return (float)sign * number_at(t, 0, source);
 }
@@ -190,9 +165,9 @@ static void reverse_all(const trade *t, int rank, float *sum)
         do {
             const int sign = formula_source(t->whole, &t->b, at, source);
             const bool stays = q == rank && !t->own && sign != 0 && same_place(t, at, source);
-            if (sign != 0 && !stays && inside(t->have[rank], source))
-                sum[index_in(t->have[rank], source)] += (float)sign * number_at(t, q, at);
-        } while (next(t->need[q], at));
+            if (sign != 0 && !stays && box_has(t->have[rank], source))
+                sum[box_index(t->have[rank], source)] += (float)sign * number_at(t, q, at);
+        } while (box_next(t->need[q], at));
     }
 }
 
@@ -208,7 +183,7 @@ static void check(void *own, int rank, const wf_operand *operand, const void *da
         return;
     do
         sum[i++] = t->reversed ? number_at(t, 40 + rank, at) : forward_at(t, rank, at);
-    while (next(box, at));
+    while (box_next(box, at));
     if (t->reversed)
         reverse_all(t, rank, sum);
     for (int64_t k = 0; k < i; k++)
@@ -225,9 +200,9 @@ static int64_t formula_sent(const trade *t, int rank)
             continue;
         bool *seen = formula_none_seen(t->whole);
         do
-            sent += formula_source(t->whole, &t->b, at, source) != 0 && inside(t->have[rank], source) &&
+            sent += formula_source(t->whole, &t->b, at, source) != 0 && box_has(t->have[rank], source) &&
                     formula_notes(t->whole, source, seen);
-        while (next(t->need[q], at));
+        while (box_next(t->need[q], at));
         free(seen);
     }
     return sent;

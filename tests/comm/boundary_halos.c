@@ -3,23 +3,15 @@
  * Halos along a dimension that no axis cuts send nothing; a boundary that reaches too far is one error on all ranks. */
 #include "comm/comm_author.h"
 #include "comm/mesh_author.h"
+#include "tests/boxes.h"
 #include "tests/comm/boundary_formula.h"
 #include "tests/comm/slabs.h"
+#include "tests/random_mesh.h"
 #include "tests/ranks.h"
 
 #include <string.h>
 
 enum { MOST = 8, MOST_ELEMENTS = 1 << 14 };
-
-static bool next(wf_box box, int64_t *at)
-{
-    for (int d = box.rank - 1; d >= 0; d--) {
-        if (++at[d] < box.hi[d])
-            return true;
-        at[d] = box.lo[d];
-    }
-    return false;
-}
 
 /* Small whole numbers, which every type adds exactly. */
 static double number_at(int salt, const int64_t *at, int dims)
@@ -38,7 +30,7 @@ static wf_tensor *tensor_of(wf_dtype dtype, wf_box box, int salt)
     if (!wf_box_empty(box))
         do
             values[n++] = number_at(salt, at, box.rank);
-        while (next(box, at));
+        while (box_next(box, at));
     wf_tensor *host = wf_tensor_from_host(ctx, WF_F64, wf_box_shape(box), values);
     wf_tensor *x = wf_tensor_copy(host, dtype, wf_order_default(box.rank));
     wf_tensor_free(host);
@@ -51,14 +43,6 @@ static int64_t read_all(const wf_tensor *x, double *values)
     WF_EXPECT_OK(wf_tensor_export(host, values, wf_tensor_bytes(host)));
     wf_tensor_free(host);
     return wf_tensor_count(x);
-}
-
-static bool inside(wf_box box, const int64_t *at)
-{
-    for (int d = 0; d < box.rank; d++)
-        if (at[d] < box.lo[d] || at[d] >= box.hi[d])
-            return false;
-    return true;
 }
 
 static wf_dtype random_type(test_rng *rng)
@@ -84,8 +68,8 @@ static int64_t formula_received(wf_shape whole, const wf_boundary *b, wf_box hav
         return 0;
     bool *seen = formula_none_seen(whole);
     do
-        n += formula_source(whole, b, at, source) != 0 && !inside(have, source) && formula_notes(whole, source, seen);
-    while (next(need, at));
+        n += formula_source(whole, b, at, source) != 0 && !box_has(have, source) && formula_notes(whole, source, seen);
+    while (box_next(need, at));
     free(seen);
     return n;
 }
@@ -142,10 +126,10 @@ static void check_forward(const problem *p, const wf_tensor *y)
         return;
     do {
         const int sign = formula_source(p->whole, &p->b, at, source);
-        const bool stays = p->halo && sign != 0 && inside(p->have[rank], at);
+        const bool stays = p->halo && sign != 0 && box_has(p->have[rank], at);
         const double want = stays ? 77 : sign ? sign * number_at(1, source, need.rank) : p->b.value;
         wrong += got[i++] != want;
-    } while (next(need, at));
+    } while (box_next(need, at));
     WF_EXPECT(wrong == 0, "%d of %d elements are wrong", (int)wrong, (int)i);
 }
 
@@ -160,20 +144,20 @@ static void check_reverse(const problem *p, const wf_tensor *dx)
         return;
     do
         want[i++] = number_at(2, at, have.rank);
-    while (next(have, at));
+    while (box_next(have, at));
     for (int q = 0; q < size; q++) {
         memcpy(at, p->need[q].lo, sizeof at);
         if (wf_box_empty(p->need[q]))
             continue;
         do {
             const int sign = formula_source(p->whole, &p->b, at, source);
-            const bool stays = p->halo && q == rank && sign != 0 && inside(have, at);
+            const bool stays = p->halo && q == rank && sign != 0 && box_has(have, at);
             int64_t index = 0;
             for (int d = 0; d < have.rank && sign != 0; d++)
                 index = index * (have.hi[d] - have.lo[d]) + source[d] - have.lo[d];
-            if (sign != 0 && !stays && inside(have, source))
+            if (sign != 0 && !stays && box_has(have, source))
                 want[index] += sign * number_at(100 + q, at, have.rank);
-        } while (next(p->need[q], at));
+        } while (box_next(p->need[q], at));
     }
     WF_EXPECT(test_distance(i, got, want) == 0, "gradients are off by %g", test_distance(i, got, want));
 }
@@ -306,20 +290,6 @@ static void written_meanwhile(void)
 /* --- halos of tensors -----------------------------------------------------------------------------------------------
  */
 
-static wf_mesh *random_mesh(test_rng *rng)
-{
-    wf_mesh_opts opts = {.channel = 1, .height = 1, .width = 1};
-    int left = size;
-    int *const axis[3] = {&opts.channel, &opts.height, &opts.width};
-    for (int i = 0; i < 3; i++)
-        for (int f = 2; f <= 3; f++)
-            if (left % f == 0 && test_int(rng, 0, 2) > 0) {
-                *axis[i] *= f;
-                left /= f;
-            }
-    return wf_mesh_open(comm, opts);
-}
-
 /* Every dimension over an axis, at random bounds: some parts are empty. */
 static wf_layout random_layout(test_rng *rng, const wf_mesh *mesh, wf_shape whole)
 {
@@ -370,7 +340,7 @@ static void check_halo(const wf_layout *layout, wf_dtype dtype, wf_boundary b, c
         do {
             const int sign = formula_source(layout->global, &b, at, source);
             wrong += got[i++] != (sign ? sign * number_at(1, source, need.rank) : b.value);
-        } while (next(need, at));
+        } while (box_next(need, at));
     WF_EXPECT(wrong == 0, "%s: %d of %d elements are wrong", wf_mesh_text(layout->mesh), (int)wrong, (int)i);
     wf_tensor_free(x);
     wf_tensor_free(y);
@@ -395,7 +365,7 @@ static void halos(void)
 {
     test_rng rng = {.state = 4200 + (uint64_t)size};
     for (int m = 0; m < 4; m++) {
-        wf_mesh *mesh = random_mesh(&rng);
+        wf_mesh *mesh = random_mesh(comm, &rng, 2);
         for (int i = 0; i < test_samples(150); i++)
             random_halo(&rng, mesh);
         wf_mesh_close(mesh);

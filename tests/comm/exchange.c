@@ -2,6 +2,7 @@
  * where its element came from, the bytes are those of the plan, and nothing is allocated once they have run. */
 #include "comm/comm_author.h"
 #include "comm/exchange_author.h"
+#include "tests/boxes.h"
 #include "tests/comm/slabs.h"
 #include "tests/ranks.h"
 #include "tests/world.h"
@@ -30,17 +31,6 @@ static double value_at(uint64_t salt, const int64_t *at, int dims)
     return (double)test_int(&rng, 0, 9);
 }
 
-/* The next index of a box, the last dimension fastest; false after the last. */
-static bool next(wf_box box, int64_t *at)
-{
-    for (int d = box.rank - 1; d >= 0; d--) {
-        if (++at[d] < box.hi[d])
-            return true;
-        at[d] = box.lo[d];
-    }
-    return false;
-}
-
 static int64_t fill(wf_box box, uint64_t salt, double *values)
 {
     int64_t at[WF_MAX_RANK], n = 0;
@@ -49,7 +39,7 @@ static int64_t fill(wf_box box, uint64_t salt, double *values)
         return 0;
     do
         values[n++] = value_at(salt, at, box.rank);
-    while (next(box, at));
+    while (box_next(box, at));
     return n;
 }
 
@@ -111,18 +101,7 @@ static void check_margin(const place *p)
             inside = inside && at[d] >= p->inner.lo[d] && at[d] < p->inner.hi[d];
         WF_EXPECT(inside || all[i] == MARGIN, "an element outside of the box became %g", all[i]);
         i++;
-    } while (next(outer, at));
-}
-
-static wf_box random_box(test_rng *rng, wf_shape shape)
-{
-    wf_box box = {.rank = shape.rank};
-    for (int d = 0; d < shape.rank; d++) {
-        const int64_t a = test_int(rng, 0, shape.dim[d]), b = test_int(rng, 0, shape.dim[d]);
-        box.lo[d] = a < b ? a : b;
-        box.hi[d] = a < b ? b : a;
-    }
-    return box;
+    } while (box_next(outer, at));
 }
 
 /* Boxes that cover the array, cut at random points: one rank after the other along one dimension, or two halves of it
@@ -163,7 +142,7 @@ static problem random_problem(test_rng *rng)
         p.global.dim[d] = test_int(rng, 1, side[p.global.rank]);
     random_haves(rng, &p);
     for (int r = 0; r < size; r++)
-        p.need[r] = random_box(rng, p.global);
+        p.need[r] = box_random(rng, p.global);
     return p;
 }
 
@@ -196,7 +175,7 @@ static void check_forward(const problem *p, wf_exchange *exchange, const place *
                 own = own && at[d] >= p->have[rank].lo[d] && at[d] < p->have[rank].hi[d];
             WF_EXPECT(got[i] == (own ? MARGIN : want[i]), "element %lld is %g, not %g", (long long)i, got[i], want[i]);
             i++;
-        } while (next(box, at));
+        } while (box_next(box, at));
     check_margin(y);
 }
 
@@ -231,7 +210,7 @@ static void check_reverse(const problem *p, wf_exchange *exchange, place *dx, co
         }
         WF_EXPECT(got[i] == sum, "gradient %lld is %g, not %g", (long long)i, got[i], sum);
         i++;
-    } while (next(box, at));
+    } while (box_next(box, at));
 }
 
 static void check_problem(test_rng *rng, const problem *p)

@@ -1,6 +1,7 @@
 /* Plans on random partitions with random needs: every needed element arrives exactly once, from a rank that has it;
  * sends and receives of two ranks are the same lists. */
 #include "comm/plan_author.h"
+#include "tests/boxes.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -9,17 +10,6 @@
 enum { MOST = 30, SIDE = 12 };
 
 static wf_ctx *ctx;
-
-static wf_box random_box(test_rng *rng, wf_shape shape)
-{
-    wf_box box = {.rank = shape.rank};
-    for (int d = 0; d < shape.rank; d++) {
-        const int64_t a = test_int(rng, 0, shape.dim[d]), b = test_int(rng, 0, shape.dim[d]);
-        box.lo[d] = a < b ? a : b;
-        box.hi[d] = a < b ? b : a;
-    }
-    return box;
-}
 
 /* Uneven blocks along every dimension of a grid; some parts are empty. */
 static int random_partition(test_rng *rng, wf_shape shape, wf_box have[MOST])
@@ -119,7 +109,7 @@ static void random_plans(void)
         wf_box have[MOST], need[MOST];
         const int size = random_partition(&rng, shape, have);
         for (int r = 0; r < size; r++)
-            need[r] = random_box(&rng, shape);
+            need[r] = box_random(&rng, shape);
         check_all(size, have, need);
     }
 }
@@ -136,7 +126,7 @@ static void replicas(void)
                 have[r].lo[d] = test_int(&rng, 0, have[r].lo[d]);
                 have[r].hi[d] = test_int(&rng, have[r].hi[d], SIDE);
             }
-            need[r] = random_box(&rng, shape);
+            need[r] = box_random(&rng, shape);
         }
         check_all(size, have, need);
     }

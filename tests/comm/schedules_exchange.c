@@ -4,6 +4,7 @@
  * NCCL's. They are proved, and run in this process under seeded delays, with a rank that fails at each of its steps;
  * planted mistakes are found. */
 #include "comm/plan_author.h"
+#include "tests/boxes.h"
 #include "tests/comm/schedules.h"
 
 enum { SIDE = 12, FORMS = 4 };
@@ -30,14 +31,6 @@ static float element_of(const trade *t, int rank, const int64_t at[])
     for (int d = 0; d < t->global.rank; d++)
         index = index * t->global.dim[d] + at[d];
     return (float)(rank * 1000 + index % 1000);
-}
-
-static bool inside(wf_box box, const int64_t at[])
-{
-    for (int d = 0; d < box.rank; d++)
-        if (at[d] < box.lo[d] || at[d] >= box.hi[d])
-            return false;
-    return true;
 }
 
 static wf_box box_of(const trade *t, int rank, bool reads)
@@ -76,12 +69,12 @@ static bool check_element(const trade *t, int rank, bool reads, const int64_t at
 {
     (void)reads;
     if (!t->reversed)
-        return *element == element_of(t, t->own || !inside(t->have[rank], at) ? 0 : 100 + rank, at);
+        return *element == element_of(t, t->own || !box_has(t->have[rank], at) ? 0 : 100 + rank, at);
     float sum = element_of(t, 100 + rank, at);
-    if (t->own && inside(t->need[rank], at))
+    if (t->own && box_has(t->need[rank], at))
         sum += element_of(t, rank, at);
     for (int q = 0; q < t->ranks; q++)
-        if (q != rank && inside(t->need[q], at))
+        if (q != rank && box_has(t->need[q], at))
             sum += element_of(t, q, at);
     return *element == sum;
 }

@@ -8,25 +8,12 @@
 #include "layers/redistribute.h"
 #include "layers/spatial.h"
 #include "tests/layers/pad_question.h"
+#include "tests/random_mesh.h"
 #include "tests/ranks.h"
 
 enum { MOST = 8 };
 
 static wf_tape *tape;
-
-static wf_mesh *random_mesh(test_rng *rng)
-{
-    wf_mesh_opts opts = {.channel = 1, .height = 1, .width = 1};
-    int left = size;
-    int *const axis[3] = {&opts.channel, &opts.height, &opts.width};
-    for (int i = 0; i < 3; i++)
-        for (int f = 2; f <= 3; f++)
-            if (left % f == 0 && test_int(rng, 0, 3) > 0) {
-                *axis[i] *= f;
-                left /= f;
-            }
-    return wf_mesh_open(comm, opts);
-}
 
 /* Random bounds, equal at times: empty parts. Those of the batch each rank may know for itself only. */
 static wf_layout random_layout(test_rng *rng, const wf_mesh *mesh, wf_shape whole)
@@ -54,16 +41,8 @@ static void part_of(wf_shape whole, wf_box box, const double *all, double *part)
     memcpy(at, box.lo, sizeof at);
     if (!wf_box_empty(box))
         do
-            part[n++] = all[index_in(wf_box_of_shape(whole), at)];
-        while (next(box, at));
-}
-
-static bool inside(wf_box box, const int64_t *at)
-{
-    for (int d = 0; d < box.rank; d++)
-        if (at[d] < box.lo[d] || at[d] >= box.hi[d])
-            return false;
-    return true;
+            part[n++] = all[box_index(wf_box_of_shape(whole), at)];
+        while (box_next(box, at));
 }
 
 /* Elements of the part of the result that this rank lacks, each once. */
@@ -75,8 +54,8 @@ static int64_t formula_received(const question *q, wf_box have, wf_box part)
         return 0;
     bool *seen = formula_none_seen(q->whole);
     do
-        n += source_of(q, at, source) != 0 && !inside(have, source) && formula_notes(q->whole, source, seen);
-    while (next(part, at));
+        n += source_of(q, at, source) != 0 && !box_has(have, source) && formula_notes(q->whole, source, seen);
+    while (box_next(part, at));
     free(seen);
     return n;
 }
@@ -201,7 +180,7 @@ static void parts(void)
 {
     test_rng rng = {.state = 6100 + (uint64_t)size};
     for (int m = 0; m < 4; m++) {
-        wf_mesh *mesh = random_mesh(&rng);
+        wf_mesh *mesh = random_mesh(comm, &rng, 3);
         for (int i = 0; i < test_samples(400); i++) {
             const question q = i % 4 ? random_pad(&rng, 4) : random_roll(&rng, 4);
             const wf_layout layout = random_layout(&rng, mesh, q.whole);

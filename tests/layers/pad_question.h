@@ -4,6 +4,7 @@
 
 #include "core/tensor_author.h"
 #include "layers/pad.h"
+#include "tests/boxes.h"
 #include "tests/comm/boundary_formula.h"
 
 #include <string.h>
@@ -18,24 +19,6 @@ typedef struct question {
     int shifts, dims[4];
     int64_t shift[4];
 } question;
-
-static inline bool next(wf_box box, int64_t *at)
-{
-    for (int d = box.rank - 1; d >= 0; d--) {
-        if (++at[d] < box.hi[d])
-            return true;
-        at[d] = box.lo[d];
-    }
-    return false;
-}
-
-static inline int64_t index_in(wf_box box, const int64_t *at)
-{
-    int64_t index = 0;
-    for (int d = 0; d < box.rank; d++)
-        index = index * (box.hi[d] - box.lo[d]) + at[d] - box.lo[d];
-    return index;
-}
 
 static inline double number_at(int salt, const int64_t *at, int dims)
 {
@@ -52,7 +35,7 @@ static inline int64_t fill(wf_box box, int salt, double *values)
     if (!wf_box_empty(box))
         do
             values[n++] = number_at(salt, at, box.rank);
-        while (next(box, at));
+        while (box_next(box, at));
     return n;
 }
 
@@ -144,8 +127,8 @@ static inline void serial(const question *q, double *y, double *dx)
         const int sign = source_of(q, at, source);
         y[i++] = sign ? sign * number_at(1, source, in.rank) : q->b.value;
         if (sign)
-            dx[index_in(in, source)] += sign * number_at(2, at, in.rank);
-    } while (next(out, at));
+            dx[box_index(in, source)] += sign * number_at(2, at, in.rank);
+    } while (box_next(out, at));
 }
 
 #endif

@@ -50,6 +50,27 @@ static inline void close_on(void)
     WF_EXPECT_OK(wf_comm_close(on.comm));
 }
 
+/* A stage for each rank; returns how many there are. */
+static inline int open_stages(wf_dtype dtype)
+{
+    on.comm =
+        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = dtype, .threads = 1, .seed = 3});
+    on.ctx = wf_comm_ctx(on.comm);
+    on.rank = wf_comm_rank(on.comm);
+    on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = wf_comm_size(on.comm)});
+    WF_EXPECT(on.mesh, "%s", wf_error_trail());
+    return wf_comm_size(on.comm);
+}
+
+/* Closes them, also after an error, which the communicator then repeats. */
+static inline void close_stages(void)
+{
+    wf_error_clear();
+    wf_mesh_close(on.mesh);
+    wf_comm_close(on.comm);
+    wf_error_clear();
+}
+
 static inline wf_var *drop(wf_var *x)
 {
     return wf_dropout(x, 0.3);

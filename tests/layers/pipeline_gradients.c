@@ -3,17 +3,6 @@
  * ignored. */
 #include "tests/layers/pipeline_fixture.h"
 
-static int open_stages(wf_dtype dtype)
-{
-    on.comm =
-        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = dtype, .threads = 1, .seed = 3});
-    on.ctx = wf_comm_ctx(on.comm);
-    on.rank = wf_comm_rank(on.comm);
-    on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = wf_comm_size(on.comm)});
-    WF_EXPECT(on.mesh, "%s", wf_error_trail());
-    return wf_comm_size(on.comm);
-}
-
 static wf_var *mean(wf_var *y, const wf_tensor *target)
 {
     (void)target;

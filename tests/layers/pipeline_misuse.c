@@ -2,26 +2,6 @@
  * message named no cause. */
 #include "tests/layers/pipeline_fixture.h"
 
-static int open_stages(void)
-{
-    on.comm =
-        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F64, .threads = 1, .seed = 3});
-    on.ctx = wf_comm_ctx(on.comm);
-    on.rank = wf_comm_rank(on.comm);
-    on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = wf_comm_size(on.comm)});
-    WF_EXPECT(on.mesh, "%s", wf_error_trail());
-    return wf_comm_size(on.comm);
-}
-
-/* Perhaps after an error, which the communicator then repeats. */
-static void close_stages(void)
-{
-    wf_error_clear();
-    wf_mesh_close(on.mesh);
-    wf_comm_close(on.comm);
-    wf_error_clear();
-}
-
 static wf_var *one_step(wf_pipeline *pipe, wf_tape *tape)
 {
     const batch b = {.n = 4};
@@ -58,7 +38,7 @@ static void expect_failure(wf_pipeline *pipe, const char *text)
 static void added_layers(void)
 {
     for (int on_one = 0; on_one < 2; on_one++) {
-        const int last = open_stages() - 1;
+        const int last = open_stages(WF_F64) - 1;
         wf_pipeline *pipe = pipeline_of(model_new(false, false), wf_mean_cross_entropy);
         if (!on_one || on.rank == last)
             WF_EXPECT(wf_module_add(wf_pipeline_model(pipe), "extra", dense(CLASSES, CLASSES)), "%s",
@@ -86,12 +66,12 @@ static wf_var *no_value(wf_var *y, const wf_tensor *target)
 /* Functions of the program that return NULL and no error. */
 static void returns_nothing(void)
 {
-    (void)open_stages();
+    (void)open_stages(WF_F64);
     expect_failure(pipeline_of(model_new(false, false), no_value),
                    "the loss of a pipeline returned NULL and no error, for chunk 0; should be a variable");
     close_stages();
     for (int recompute = WF_RECOMPUTE_NEVER; recompute <= WF_RECOMPUTE_ALWAYS; recompute++) {
-        (void)open_stages();
+        (void)open_stages(WF_F64);
         wf_layer *model = model_new(false, false);
         WF_EXPECT(wf_module_add(model, "mine", wf_module(on.ctx, nothing, NULL)), "%s", wf_error_message());
         wf_pipeline *pipe = wf_pipeline_new(on.mesh, model,
@@ -101,7 +81,7 @@ static void returns_nothing(void)
         expect_failure(pipe, "module \"net/mine\" returned NULL and no error");
         close_stages();
     }
-    (void)open_stages();
+    (void)open_stages(WF_F64);
     WF_EXPECT(!wf_pipeline_new(on.mesh, NULL, (wf_pipeline_opts){.loss = wf_mean_cross_entropy}) &&
                   strstr(wf_error_message(), "wf_pipeline_new: chain is NULL"),
               "%s", wf_error_message());
@@ -123,7 +103,7 @@ static void trains_nothing(void)
     for (int frozen = 0; frozen < 3; frozen++) {
         wf_param *const *params;
         int64_t n = 0;
-        (void)open_stages();
+        (void)open_stages(WF_F64);
         wf_pipeline *pipe = pipeline_of(model_new(false, false), frozen == 0 ? detached : wf_mean_cross_entropy);
         WF_EXPECT_OK(wf_layer_params(wf_pipeline_model(pipe), &n, &params));
         for (int64_t i = 0; i < n; i++)
@@ -162,7 +142,7 @@ static void differing_options(void)
     const int case_count = 8;
     for (int i = 0; i < case_count; i++) {
         double cost[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
-        const int stages = open_stages(), one = on.rank == stages - 1;
+        const int stages = open_stages(WF_F64), one = on.rank == stages - 1;
         int layers[3] = {2, 2, 5};
         layers[0] += one;
         layers[1] -= one;
@@ -203,7 +183,7 @@ static void differing_options(void)
 static void crosswise(void)
 {
     for (int eval = 0; eval < 2; eval++) {
-        const int last = open_stages() - 1;
+        const int last = open_stages(WF_F64) - 1;
         wf_pipeline *pipe[2];
         wf_tape *tape = wf_tape_new(on.ctx);
         for (int i = 0; i < 2; i++)

@@ -2,26 +2,6 @@
  */
 #include "tests/layers/pipeline_fixture.h"
 
-static int open_stages(void)
-{
-    on.comm =
-        test_comm_open("flat", (wf_ctx_opts){.device = test_device("ref"), .dtype = WF_F32, .threads = 1, .seed = 3});
-    on.ctx = wf_comm_ctx(on.comm);
-    on.rank = wf_comm_rank(on.comm);
-    on.mesh = wf_mesh_open(on.comm, (wf_mesh_opts){.stage = wf_comm_size(on.comm)});
-    WF_EXPECT(on.mesh, "%s", wf_error_trail());
-    return wf_comm_size(on.comm);
-}
-
-/* Perhaps after an error, behind which the communicator says so once more. */
-static void close_stages(void)
-{
-    wf_error_clear();
-    wf_mesh_close(on.mesh);
-    wf_comm_close(on.comm);
-    wf_error_clear();
-}
-
 /* A dense layer for each stage; the first and the last one have the same weights. */
 static wf_layer *tied_model(int stages)
 {
@@ -71,7 +51,7 @@ static void freeze(int on_one, int size)
 static void frozen_ties(void)
 {
     for (int on_one = 0; on_one < 3; on_one++) {
-        const int size = open_stages();
+        const int size = open_stages(WF_F32);
         if (size > 1)
             freeze(on_one, size);
         close_stages();
@@ -87,7 +67,7 @@ static bool names_copies(int size)
 }
 
 /* A program that changes one copy of tied weights, on the first stage or on the last: the next comparison is one error
- * of all ranks, which names both. Between two comparisons nobody sees it. */
+ * of all ranks, which names both. Between two comparisons no rank notices. */
 static void part(int every, bool first, int size)
 {
     wf_pipeline *pipe =
@@ -128,7 +108,7 @@ static void differing_ties(void)
 {
     static const int every[] = {1, 3, -1};
     for (int i = 0; i < 6; i++) {
-        const int size = open_stages();
+        const int size = open_stages(WF_F32);
         if (size > 1)
             part(every[i / 2], i % 2, size);
         close_stages();

@@ -4,31 +4,14 @@
 
 #include "tests/layers/random_pipelines_plan.h"
 
-static inline bool one_in(test_rng *rng, int n)
-{
-    return test_int(rng, 1, n) == 1;
-}
-
 static inline bool wishes(const plan *p, feature f)
 {
     return pairs_has(p->wish, f);
 }
 
-/* True for a feature that the program should have, false for one that excludes such a feature, else one time in n. */
 static inline bool draw(const plan *p, test_rng *rng, feature f, int n)
 {
-    const bool chance = one_in(rng, n);
-    return wishes(p, f) || (chance && !pairs_has(p->barred, f));
-}
-
-/* One of the features [first, last], which are values of one option: from 0. */
-static inline int draw_option(const plan *p, test_rng *rng, feature first, feature last)
-{
-    feature f;
-    do
-        f = (feature)test_int(rng, first, last);
-    while (pairs_has(p->barred, f));
-    return (int)(f - first);
+    return pairs_draw(p->wish, p->barred, rng, f, n);
 }
 
 static inline void note(plan *p, const char *format, int a, int b)

@@ -131,7 +131,7 @@ static inline void draw_training(plan *p, test_rng *rng)
 {
     p->steps = (int)test_int(rng, 2, RUNS);
     p->accumulates = !p->exact && draw(p, rng, HAS_ACCUMULATES, 4);
-    p->optimizer = draw_option(p, rng, HAS_SGD, HAS_LAMB);
+    p->optimizer = pairs_option(p->barred, rng, HAS_SGD, HAS_LAMB);
     p->lr = p->optimizer == 0 ? 0.05 : p->optimizer == 1 ? 0.01 : 0.02;
     p->clip_norm = !p->exact && draw(p, rng, HAS_CLIP_NORM, 3) ? 0.2 : 0;
     p->clip_value = draw(p, rng, HAS_CLIP_VALUE, 3) ? 0.02 : 0;
@@ -152,8 +152,8 @@ static inline void draw_pipeline(plan *p, test_rng *rng)
 {
     p->pipeline = (wf_pipeline_opts){
         .chunks = (int)test_int(rng, wishes(p, HAS_EMPTY_CHUNK) ? 2 : 1, MOST),
-        .schedule = (wf_pipeline_kind)draw_option(p, rng, HAS_1F1B, HAS_INTERLEAVED),
-        .recompute = (wf_pipeline_recompute)draw_option(p, rng, HAS_NEVER, HAS_ALWAYS),
+        .schedule = (wf_pipeline_kind)pairs_option(p->barred, rng, HAS_1F1B, HAS_INTERLEAVED),
+        .recompute = (wf_pipeline_recompute)pairs_option(p->barred, rng, HAS_NEVER, HAS_ALWAYS),
         .deferred_batchnorm = p->norms && draw(p, rng, HAS_DEFERRED, 2),
         .compare_every = 1,
     };
@@ -268,9 +268,9 @@ static inline void draw_shared_layers(plan *p, test_rng *rng)
 static inline void draw_world(plan *p, test_rng *rng)
 {
     static const char *const communicators[] = {"flat", "naive", "hierarchical"};
-    p->dtype = draw_option(p, rng, HAS_F64, HAS_F32) ? WF_F32 : WF_F64;
+    p->dtype = pairs_option(p->barred, rng, HAS_F64, HAS_F32) ? WF_F32 : WF_F64;
     p->device = draw(p, rng, HAS_CPU, 3) && !wishes(p, HAS_REF) ? "cpu" : "ref";
-    p->communicator = communicators[draw_option(p, rng, HAS_FLAT, HAS_HIERARCHICAL)];
+    p->communicator = communicators[pairs_option(p->barred, rng, HAS_FLAT, HAS_HIERARCHICAL)];
     p->tolerance = p->dtype == WF_F64 ? 1e-12 : 1e-5;
 }
 

@@ -290,8 +290,7 @@ static inline void open_pairs(pairs *table)
     *table = (pairs){.n = FEATURES, .name = feature_names};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         pairs_one_of(table, options[i][0], options[i][1]);
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        pairs_forbid(table, rules[i].a, rules[i].b, rules[i].why);
+    pairs_forbid_all(table, rules, (int)(sizeof rules / sizeof *rules));
     pairs_inherit(table, needs, (int)(sizeof needs / sizeof *needs));
 }
 
@@ -367,11 +366,6 @@ static inline bool has_params(const part *l)
 
 /* --- the features of a plan -----------------------------------------------------------------------------------------
  */
-
-static inline pairs_set bit_if(bool has, feature f)
-{
-    return has ? pairs_bit(f) : 0;
-}
 
 static inline pairs_set features_of_attention(const plan *p, const part *l)
 {

@@ -4,6 +4,7 @@
 #include "comm/mesh_author.h"
 #include "core/core.h"
 #include "layers/layers.h"
+#include "tests/random_mesh.h"
 #include "tests/test.h"
 #include "tests/world.h"
 
@@ -69,20 +70,6 @@ static void expect_slice(const char *what, const wf_tensor *x, wf_shape global, 
 
 /* --- random layouts ------------------------------------------------------------------------------------------------
  */
-
-static wf_mesh *random_mesh(test_rng *rng)
-{
-    wf_mesh_opts opts = {.channel = 1, .height = 1, .width = 1};
-    int left = size;
-    int *const axis[3] = {&opts.channel, &opts.height, &opts.width};
-    for (int i = 0; i < 3; i++)
-        for (int f = 2; f <= 3; f++)
-            if (left % f == 0 && test_int(rng, 0, 2) > 0) {
-                *axis[i] *= f;
-                left /= f;
-            }
-    return wf_mesh_open(comm, opts);
-}
 
 static wf_layout random_layout(test_rng *rng, const wf_mesh *mesh, wf_shape global)
 {
@@ -156,7 +143,7 @@ static void random_pairs(void)
         printf("seed %llu\n", (unsigned long long)seed);
     for (uint64_t m = 0; m < 5; m++) {
         test_rng rng = {.state = seed + m};
-        wf_mesh *mesh = random_mesh(&rng);
+        wf_mesh *mesh = random_mesh(comm, &rng, 2);
         for (int i = 0; i < 100; i++) {
             wf_shape global = {.rank = (int)test_int(&rng, 1, 5)};
             for (int d = 0; d < global.rank; d++)

@@ -137,6 +137,24 @@ static void compare_bytes(const wf_mesh *mesh)
     wf_tape_free(tape);
 }
 
+/* Closes this mesh and opens the next one: all numbers of channels up to `most`, and with each all of heights. NULL
+ * comes before the first, and is returned after the last. */
+static wf_mesh *next_mesh(wf_mesh *mesh, int most)
+{
+    int channel = mesh ? wf_mesh_size(mesh, WF_AXIS_CHANNEL) : 1, high = mesh ? wf_mesh_size(mesh, WF_AXIS_HEIGHT) : 0;
+    wf_mesh_close(mesh);
+    for (high++; channel <= most; channel++, high = 1)
+        for (; channel * high <= size; high++) {
+            const wf_mesh_opts opts = {.data = size / channel / high, .channel = channel, .height = high};
+            if (size % (channel * high) != 0)
+                continue;
+            wf_mesh *next = wf_mesh_open(comm, opts);
+            WF_EXPECT(next, "%s", wf_error_message());
+            return next;
+        }
+    return NULL;
+}
+
 static void vocabulary(void)
 {
     static const word_case cases[] = {{.symbols = 7, .ignores = true},
@@ -144,18 +162,11 @@ static void vocabulary(void)
                                       {.symbols = 7, .ignores = true, .reduction = WF_REDUCTION_SUM},
                                       {.symbols = 9, .ignores = true, .reduction = WF_REDUCTION_NONE}};
     begin_ranks();
-    for (int channel = 1; channel <= size && channel <= 4; channel++)
-        for (int high = 1; channel * high <= size; high++) {
-            if (size % (channel * high) != 0)
-                continue;
-            wf_mesh *mesh =
-                wf_mesh_open(comm, (wf_mesh_opts){.data = size / channel / high, .channel = channel, .height = high});
-            WF_EXPECT(mesh, "%s", wf_error_message());
-            for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-                compare_words(mesh, &cases[i]);
-            compare_bytes(mesh);
-            wf_mesh_close(mesh);
-        }
+    for (wf_mesh *mesh = next_mesh(NULL, 4); mesh; mesh = next_mesh(mesh, 4)) {
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            compare_words(mesh, &cases[i]);
+        compare_bytes(mesh);
+    }
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 
@@ -265,17 +276,9 @@ static void hits(void)
                                      {.classes = 7, .uneven = true, .type = WF_F64, .special = -INFINITY},
                                      {.classes = 2, .type = WF_F64, .special = NAN}};
     begin_ranks();
-    for (int channel = 1; channel <= size; channel++)
-        for (int high = 1; channel * high <= size; high++) {
-            if (size % (channel * high) != 0)
-                continue;
-            wf_mesh *mesh =
-                wf_mesh_open(comm, (wf_mesh_opts){.data = size / channel / high, .channel = channel, .height = high});
-            WF_EXPECT(mesh, "%s", wf_error_message());
-            for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-                compare_hits(mesh, &cases[i]);
-            wf_mesh_close(mesh);
-        }
+    for (wf_mesh *mesh = next_mesh(NULL, size); mesh; mesh = next_mesh(mesh, size))
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            compare_hits(mesh, &cases[i]);
     WF_EXPECT_OK(wf_comm_close(comm));
 }
 

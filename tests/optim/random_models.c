@@ -73,6 +73,19 @@ static wf_layout layout_of(const program *r, wf_shape shape)
     return layout;
 }
 
+/* This rank's part of a batch, of the whole one that goes; the serial program keeps it. */
+static wf_tensor *own_part(const program *r, wf_tensor *all, wf_order order)
+{
+    if (!r->mesh)
+        return all;
+    const wf_layout layout = layout_of(r, wf_tensor_shape(all));
+    wf_tensor *view = wf_tensor_view(all, layout.box), *mine = wf_tensor_copy(view, wf_tensor_dtype(all), order);
+    WF_EXPECT_OK(wf_tensor_set_layout(mine, layout));
+    wf_tensor_free(view);
+    wf_tensor_free(all);
+    return mine;
+}
+
 static wf_tensor *batch_of(const program *r, int64_t which)
 {
     static double value[MOST];
@@ -80,18 +93,10 @@ static wf_tensor *batch_of(const program *r, int64_t which)
     test_rng rng = {r->p->number * 1000 + (uint64_t)which};
     for (int64_t i = 0; i < wf_shape_count(shape); i++)
         value[i] = test_uniform(&rng, -1, 1);
-    wf_tensor *all = wf_tensor_from_host(r->ctx, WF_F64, shape, value);
-    if (!r->mesh)
-        return all;
-    const wf_layout layout = layout_of(r, shape);
-    wf_tensor *view = wf_tensor_view(all, layout.box), *mine = wf_tensor_copy(view, WF_F64, WF_CHANNELS_LAST);
-    WF_EXPECT_OK(wf_tensor_set_layout(mine, layout));
-    wf_tensor_free(view);
-    wf_tensor_free(all);
-    return mine;
+    return own_part(r, wf_tensor_from_host(r->ctx, WF_F64, shape, value), WF_CHANNELS_LAST);
 }
 
-/* This rank's part of words [N,T] of a text, or of what comes after them. */
+/* Words [N,T] of a text, or those that follow them. */
 static wf_tensor *words_of(const program *r, int64_t which, bool ignores)
 {
     static int64_t word[MOST];
@@ -99,15 +104,7 @@ static wf_tensor *words_of(const program *r, int64_t which, bool ignores)
     test_rng rng = {r->p->number * 1000 + (uint64_t)which};
     for (int64_t i = 0; i < wf_shape_count(shape); i++)
         word[i] = ignores && i > 0 && one_in(&rng, 3) ? IGNORED : test_int(&rng, 0, r->p->words - 1);
-    wf_tensor *all = wf_tensor_from_host(r->ctx, WF_I64, shape, word);
-    if (!r->mesh)
-        return all;
-    const wf_layout layout = layout_of(r, shape);
-    wf_tensor *view = wf_tensor_view(all, layout.box), *mine = wf_tensor_copy(view, WF_I64, WF_ROW_MAJOR);
-    WF_EXPECT_OK(wf_tensor_set_layout(mine, layout));
-    wf_tensor_free(view);
-    wf_tensor_free(all);
-    return mine;
+    return own_part(r, wf_tensor_from_host(r->ctx, WF_I64, shape, word), WF_ROW_MAJOR);
 }
 
 /* Labels of all pixels, of which one in three is ignored where any is, though never the first. */

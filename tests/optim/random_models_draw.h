@@ -14,31 +14,14 @@ static inline void note(plan *p, const char *text, int64_t a, int64_t b, int64_t
     snprintf(p->text + used, TEXT - used, " | %s%s", text, numbers);
 }
 
-static inline bool one_in(test_rng *rng, int n)
-{
-    return test_int(rng, 1, n) == 1;
-}
-
 static inline bool wishes(const plan *p, feature f)
 {
     return pairs_has(p->wish, f);
 }
 
-/* True for a feature that the sample should have, false for one that excludes such a feature, else one time in n. */
 static inline bool draw(const plan *p, test_rng *rng, feature f, int n)
 {
-    const bool chance = one_in(rng, n);
-    return wishes(p, f) || (chance && !pairs_has(p->barred, f));
-}
-
-/* One of the features [first, last], which are values of one option: from 0. */
-static inline int draw_option(const plan *p, test_rng *rng, feature first, feature last)
-{
-    feature f;
-    do
-        f = (feature)test_int(rng, first, last);
-    while (pairs_has(p->barred, f));
-    return (int)(f - first);
+    return pairs_draw(p->wish, p->barred, rng, f, n);
 }
 
 /* --- layers -------------------------------------------------------------------------------------------------------
@@ -430,7 +413,7 @@ static inline void draw_training(plan *p, test_rng *rng)
     p->ignores = p->labels && draw(p, rng, HAS_IGNORED, 2);
     p->frozen = draw(p, rng, HAS_FROZEN, 4);
     p->positions = p->positions || (p->frozen && p->words > 0); /* something trains */
-    p->optimizer = draw_option(p, rng, HAS_MOMENTUM, HAS_LAMB);
+    p->optimizer = pairs_option(p->barred, rng, HAS_MOMENTUM, HAS_LAMB);
     p->clip_norm = draw(p, rng, HAS_CLIP_NORM, 3) ? 0.2 : 0;
     p->clip_value = draw(p, rng, HAS_CLIP_VALUE, 3) ? 0.05 : 0;
     if (draw(p, rng, HAS_SCHEDULE, 3))
@@ -457,7 +440,7 @@ static inline void draw_attempt(plan *p, test_rng *rng, int size)
     static const char *const communicators[] = {"flat", "naive", "hierarchical"};
     p->words = wishes(p, HAS_CLASSES) || wishes(p, HAS_TIED) || draw(p, rng, HAS_TEXT, 4) ? test_int(rng, 5, 12) : 0;
     draw_mesh(p, rng, size);
-    p->communicator = communicators[draw_option(p, rng, HAS_FLAT, HAS_HIERARCHICAL)];
+    p->communicator = communicators[pairs_option(p->barred, rng, HAS_FLAT, HAS_HIERARCHICAL)];
     snprintf(p->text, TEXT, "model %llu on %d ranks: data %d channel %d height %d width %d how %u",
              (unsigned long long)p->number, size, p->mesh.data, p->mesh.channel, p->mesh.height, p->mesh.width, p->how);
     const int64_t samples = test_int(rng, 2, 5), in = channels(p, rng);

@@ -228,8 +228,7 @@ static inline void open_pairs(pairs *table)
     *table = (pairs){.n = FEATURES, .name = feature_names};
     pairs_one_of(table, HAS_FLAT, HAS_HIERARCHICAL);
     pairs_one_of(table, HAS_MOMENTUM, HAS_LAMB);
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        pairs_forbid(table, rules[i].a, rules[i].b, rules[i].why);
+    pairs_forbid_all(table, rules, (int)(sizeof rules / sizeof *rules));
     pairs_inherit(table, needs, (int)(sizeof needs / sizeof *needs));
 }
 
@@ -253,11 +252,6 @@ typedef struct plan {
     wf_multi_node_opts opts;
     char text[TEXT];
 } plan;
-
-static inline pairs_set bit_if(bool has, feature f)
-{
-    return has ? pairs_bit(f) : 0;
-}
 
 static inline bool is_spatial(const plan *p)
 {
