@@ -1,7 +1,13 @@
 /* The inside of the memory pool (core/pool.c), for core alone: context.c makes and frees it, autograd/captured.c claims
  * memory for captured steps, tensor.c and handles.c recycle the handles of tensors. Memory is taken and given back by
- * core/context_author.h. Local, main thread only. Slots, their arguments and layers with `pool` in their names are
- * those of pooling and have nothing to do with it. */
+ * core/context_author.h. Local, main thread only.
+ *
+ * One pool a context, also where two contexts of a process have one device: they share no block. That is why a block
+ * serves its next owner without a wait: the work of both is put on one stream, the context's. A pool of several
+ * contexts would need an event for each block that is given back, for which a take by another context waits. The
+ * counters (wf_ctx_memory), the handles and the claim that is made belong to one context in any case.
+ *
+ * Slots, their arguments and layers with `pool` in their names are those of pooling and have nothing to do with it. */
 #ifndef WF_CORE_POOL_IMPL_H
 #define WF_CORE_POOL_IMPL_H
 

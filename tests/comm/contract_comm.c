@@ -357,8 +357,10 @@ static void exchanges_all(void)
     wf_tensor *x[64], *y[64];
     for (int i = 0; i < WF_DTYPES * FORMS; i++) {
         for (int r = 0; r < size; r++) {
-            x[r] = tensor_in_form(ctx, (wf_dtype)(i % WF_DTYPES), pair_shape(rank, r), (comm_form)(i % FORMS));
-            y[r] = tensor_in_form(ctx, (wf_dtype)(i % WF_DTYPES), pair_shape(r, rank), (comm_form)((i + r) % FORMS));
+            /* Every other time each pair of ranks has a type of its own. */
+            const int out = (i + i % 2 * (rank + 2 * r)) % WF_DTYPES, in = (i + i % 2 * (r + 2 * rank)) % WF_DTYPES;
+            x[r] = tensor_in_form(ctx, (wf_dtype)out, pair_shape(rank, r), (comm_form)(i % FORMS));
+            y[r] = tensor_in_form(ctx, (wf_dtype)in, pair_shape(r, rank), (comm_form)((i + r) % FORMS));
             put_known(x[r], i, rank * 10 + r);
         }
         WF_EXPECT_OK(wf_alltoall(comm, x, y));
