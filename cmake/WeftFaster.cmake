@@ -1,4 +1,4 @@
-# What only makes a build faster is used if it is there, and nobody has to ask for it: ccache, which keeps objects from build to
+# What only makes a build faster is used if it is there, without an option: ccache, which keeps objects from build to
 # build, and lld, which links the tests in a quarter of the time. A build folder keeps its first answer, since another one would
 # compile or link everything again; where what it found is gone, it does without.
 function(weft_faster variable program)

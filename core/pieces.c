@@ -96,8 +96,8 @@ static void place_slabs(wf_slabs *slabs)
     }
 }
 
-/* A buffer for what a rank does not have: one dense box for each side. need and have may be apart; then there is one
- * slab, the need. */
+/* A buffer for what a rank does not have: one dense box for each side. need and have may be disjoint; then there is
+ * one slab, the need. */
 wf_slabs wf_slabs_of(wf_box need, wf_box have)
 {
     wf_slabs slabs = {.need = need};

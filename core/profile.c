@@ -12,7 +12,7 @@
 /* Four slots for each of the first 256 rows. */
 #define FIRST_SLOTS 1024
 
-/* Tests set the clocks of ranks apart, as those of different machines are. */
+/* Tests give ranks clocks that differ, as those of different machines do. */
 static int64_t moved_ns;
 
 int64_t wf_profile_clock(void)
@@ -100,7 +100,7 @@ void wf_profile_free(wf_profile *profile)
 /* --- Names -------------------------------------------------------------------------------------------------------- */
 
 /* Layers are few, and the same ones come again and again: the list is short, and a pointer often suffices. Without
- * memory the name becomes the empty one: the time is counted, only not told apart. */
+ * memory the name becomes the empty one: the time is counted, only without the name. */
 static const char *copy_of(wf_profile *p, const char *name)
 {
     for (int64_t i = 0; i < p->n_names; i++)

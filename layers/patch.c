@@ -39,7 +39,7 @@ static wf_status align_bounds(wf_layout *layout, wf_axis axis, int64_t block)
     wf_ctx *ctx = wf_comm_ctx(wf_mesh_world(mesh));
     void *memory;
     WF_TRY(wf_pool_take_host(ctx, bytes, &memory));
-    /* Bounds are read while they are made anew, so they are put together apart. */
+    /* The new bounds are computed from the old ones, so they need a buffer of their own. */
     int64_t *bounds = memory;
     for (int p = 0; p <= size; p++)
         bounds[p] = layout->bounds[axis][p] / block * block;

@@ -72,9 +72,9 @@ static void caught(int number, siginfo_t *info, void *context)
 static bool watch(void)
 {
     static char stack[1 << 16];
-    const stack_t apart = {.ss_sp = stack, .ss_size = sizeof stack};
+    const stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
     const struct sigaction action = {.sa_sigaction = caught, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    return sigaltstack(&apart, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0;
+    return sigaltstack(&alternate, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0;
 }
 
 char *shut_memory(int file, size_t bytes, const size_t *so_far, void (*refuse)(void))

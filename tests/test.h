@@ -54,7 +54,7 @@ const char *test_device(const char *otherwise);
 /* The name of the communicator under test: TEST_COMMUNICATOR, or `otherwise`. */
 const char *test_communicator(const char *otherwise);
 
-/* A small deterministic generator for test data, apart from the library's. */
+/* A small deterministic generator for test data, not the library's. */
 typedef struct test_rng {
     uint64_t state;
 } test_rng;

@@ -30,8 +30,8 @@ template <class W> __device__ inline W logistic(W v)
     return 1 / (1 + exp(-v));
 }
 
-/* c = f c' + i g and h = o tanh(c). `at` is the place in block i; the blocks of a sample lie side by side, `size`
- * apart. */
+/* c = f c' + i g and h = o tanh(c). `at` is the place in block i; the blocks of a sample are contiguous, with `size`
+ * elements each. */
 template <class T> __device__ void lstm_step(const gates_step<T> &a, int64_t e, int64_t n, int64_t j)
 {
     using W = wide<T>;

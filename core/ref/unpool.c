@@ -8,8 +8,8 @@ wf_status wf_ref_pool_places(wf_ctx *ctx, const wf_places_args *a)
     const int32_t *const index = a->index->data;
     int64_t *const y = a->y->data;
     (void)ctx;
-    /* Places inside this rank's image, of lengths `length` from `lo`, become places of the whole one. Dimensions are
-     * taken apart from the last. */
+    /* Places inside this rank's image, of lengths `length` from `lo`, become places of the whole one. The coordinates
+     * of a place are found from the last dimension to the first. */
     for (int64_t i = 0; i < wf_array_count(a->y); i++) {
         int64_t rest = index[i], place = 0, step = 1;
         for (int d = a->nd - 1; d >= 0 && index[i] >= 0; d--) {

@@ -46,7 +46,7 @@ static wf_status find_pop(const wf_pipeline *p, int count, wf_layer *const *list
                                        .parts = {.from = wf_pipeline_part_of(p, i), .to = wf_pipeline_part_of(p, j)}};
             return WF_OK;
         }
-    /* A value that nobody takes would be sent and wait forever. */
+    /* A value that no layer takes would be sent and never received. */
     WF_FAIL(WF_ERR_ARGUMENT, "the pipeline keeps \"%s\" by \"%s\", and no wf_skip_pop behind it takes it",
             wf_skip_name(list[i], place), wf_layer_path(list[i]));
 }

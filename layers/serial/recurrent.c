@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Parameters of a level in one direction. A level's two biases are redundant in an LSTM; they are kept apart as in
+/* Parameters of a level in one direction. An LSTM needs only the sum of a level's two biases; there are two as in
  * PyTorch and cuDNN, so that models can be exchanged. */
 typedef struct level_params {
     wf_param *w, *u, *b, *ub;

@@ -8,7 +8,7 @@ static wf_array dense(void *data, wf_dtype dtype, wf_box box)
     return (wf_array){.data = data, .dtype = dtype, .order = WF_CHANNELS_LAST, .shape = wf_box_shape(box)};
 }
 
-/* The gradient of one slab, computed apart and added to where the slab's elements came from. */
+/* Computes the gradient of one slab in a buffer of its own and adds it to where the slab's elements came from. */
 static wf_status add_slab(const wf_slab_run *run, const wf_field *dy, const wf_field *dx, wf_box slab)
 {
     wf_box like = dy->box;

@@ -189,7 +189,7 @@ static bool all_train(const stage_try *t)
 static wf_status price_stages(wf_search *s, const stage_units *units, stage_try *t)
 {
     const wf_mesh_opts *m = &s->place->mesh;
-    /* Stages of one column are so far apart in ranks. */
+    /* Neighbouring stages of one column differ by this many ranks. */
     const bool between = wf_place_between(s->place, wf_mesh_opts_size(*m) / m->data);
     wf_price_model links = s->place->meter->links;
     wf_pipeline_price price = {.live = wf_calloc(s->m->ctx, (size_t)t->stages, sizeof(int))};

@@ -276,8 +276,8 @@ class Bridge:
         return {n for t in self.trials() for n in t.system_attrs.get("retry_history", [])}
 
     def repeat_killed(self):
-        """Nobody else has the study now, so what runs was killed. The retry, or the reason why there is none, comes first:
-        a kill behind it leaves a trial that has it already."""
+        """No other process has the study now, so a trial that still runs was killed. Its retry, or the reason why there is
+        none, is written first: if this process is killed too, the trial has it already."""
         retried = self.retried()
         retry = optuna.storages.RetryFailedTrialCallback()
         for trial in self.study.get_trials():

@@ -92,15 +92,15 @@ static void check_multi_node_bn(wf_dtype compute, double atol, double rtol)
         data[i] = test_uniform(&rng, 0, 1);
     wf_layer *model[MODELS] = {normalised_model(NULL), normalised_model(NULL), normalised_model(comm),
                                normalised_model(comm)};
-    wf_optim *apart = wf_multi_node(comm, wf_sgd(model[ALONE_PARTS], (wf_sgd_opts){0}), (wf_multi_node_opts){0});
+    wf_optim *alone = wf_multi_node(comm, wf_sgd(model[ALONE_PARTS], (wf_sgd_opts){0}), (wf_multi_node_opts){0});
     wf_optim *together = wf_multi_node(comm, wf_sgd(model[PARTS], (wf_sgd_opts){0}), (wf_multi_node_opts){0});
     const int64_t lo = (int64_t)rank * LOCAL_BATCH, hi = lo + LOCAL_BATCH;
     differentiate_rows(model[ALONE], NULL, data, 0, (int64_t)size * LOCAL_BATCH);
-    differentiate_rows(model[ALONE_PARTS], apart, data, lo, hi);
+    differentiate_rows(model[ALONE_PARTS], alone, data, lo, hi);
     differentiate_rows(model[WHOLE_BATCH], NULL, data, 0, (int64_t)size * LOCAL_BATCH);
     differentiate_rows(model[PARTS], together, data, lo, hi);
     expect_equal_models(model, atol, rtol);
-    wf_optim_free(apart);
+    wf_optim_free(alone);
     wf_optim_free(together);
     for (int m = 0; m < MODELS; m++)
         wf_layer_free(model[m]);

@@ -161,7 +161,7 @@ static void closed_early(void)
         snprintf(wanted, sizeof wanted, "collective %d: rank %d calls close()" PLACE, shared ? 3 : 2, culprit);
         wf_comm *comm = part_of_world();
         WF_EXPECT_OK(wf_barrier(comm));
-        WF_EXPECT_OK(wf_barrier(world)); /* nobody is in the first one any more */
+        WF_EXPECT_OK(wf_barrier(world)); /* all ranks have left the first one */
         if (rank != culprit) {
             WF_EXPECT(wf_barrier(comm) == WF_ERR_COMM && strstr(wf_error_message(), wanted),
                       "culprit %d: \"%s\" does not say \"%s\"", culprit, wf_error_message(), wanted);
@@ -399,7 +399,7 @@ static void arguments(void)
 static wf_comm *torn;
 static wf_tensor *cargo;
 
-/* A sum, which nobody ends before all have begun it. */
+/* A sum, which no rank ends before all have begun it. */
 static void add_sum(int64_t count)
 {
     static const int64_t none[2] = {0, 1};

@@ -77,7 +77,7 @@ static void send(void)
         expect("send", 0);
 }
 
-/* As f32: 2^29 elements and some, of which those at the limits are told apart. */
+/* As f32: 2^29 elements and some, of which those at the limits have values of their own. */
 static void gradients(void)
 {
     float *flat = x->data;

@@ -1,4 +1,4 @@
-/* A message that MPI cannot call back: what it may still write to is given to nobody else. The linker diverts
+/* A message that MPI cannot call back: the memory that it may still write to is not used again. The linker diverts
  * MPI_Cancel to this file (--wrap); in the shared form of the library it does not, and nothing is lost. */
 #include "comm/comm_author.h"
 #include "tests/comm/comm_cases.h"

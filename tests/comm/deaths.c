@@ -4,7 +4,7 @@
  * file, the others wait), message (each waits for one from the next rank), shutdown (after the communicator is closed),
  * device (it has begun a sum, of which the others read the result), exchange (halos go there and back), two (computing,
  * the others wait in a reduction while a sum of theirs is in the background). Beside that: differ (it calls something
- * else, and nobody dies), twice (the same on two communicators that are closed then), loop (nothing happens, without
+ * else, and no rank dies), twice (the same on two communicators that are closed then), loop (nothing happens, without
  * end). FAULT: kill, segv, exit (1), leave (exit 0), stop, of RANK (default 0); none of any. */
 #include "comm/background_author.h"
 #include "comm/comm.h"

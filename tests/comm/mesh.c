@@ -265,7 +265,7 @@ static void many_lengths(void)
     wf_mesh_close(mesh);
 }
 
-/* Asks for bounds that nobody has asked for yet. */
+/* Asks for bounds that have not been asked for yet. */
 static void ask_new(const wf_mesh *mesh, int64_t count)
 {
     static int64_t length = 1000;

@@ -1,5 +1,5 @@
 /* Reductions in the memory that the ranks of a node share: the same bits as by messages, for every type, operation and
- * length, in place and apart; when that memory is taken; and that a captured step has no part of them. */
+ * length, in place and into another buffer; when that memory is taken; and that a captured step has no part of them. */
 #include "comm/comm_author.h"
 #include "core/captured.h"
 #include "core/context_author.h"

@@ -123,7 +123,7 @@ static void many_lengths(void)
     wf_outbox_free(outbox);
 }
 
-/* What nobody receives is given up, and a failure reaches the one who waits. */
+/* A message that no rank receives is given up, and a failure reaches the rank that waits. */
 static void failure(void)
 {
     wf_comm *part = test_comm_open("naive", (wf_ctx_opts){0});

@@ -26,11 +26,11 @@ static void open_it(void)
 
 static void names(void)
 {
-    static const wf_reducer nobody = {.name = "nobody"};
+    static const wf_reducer empty = {.name = "empty"};
     const wf_reducer *mine = wf_reducer_find("quantized");
     WF_EXPECT(mine && mine->keeps, "not registered");
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, quantized_register());
-    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_reducer_register(&nobody));
+    WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_reducer_register(&empty));
 }
 
 static void schedules(void)

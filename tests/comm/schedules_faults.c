@@ -1,5 +1,6 @@
-/* Schedules of all ranks that fail, or are wrong: a rank fails at any step of any call, and the others end; nobody
- * waits for ever without its being said; planted mistakes are found, by the proof and by the simulation. */
+/* Schedules of all ranks that fail, or are wrong: a rank fails at any step of any call, and the others end; no
+ * rank waits for ever without a message that says so; planted mistakes are found, by the proof and by the simulation.
+ */
 #include "tests/comm/schedules.h"
 
 static wf_ctx *ctx;
@@ -32,7 +33,7 @@ static void fail_in(const fixture *f, const wf_call *call, uint64_t seed)
 }
 
 /* A rank fails at one of its steps, in every call: the others come to its error, or to the right result. It tells them,
- * or nobody, as when it is killed. */
+ * or not, as when it is killed. */
 static void a_rank_fails(void)
 {
     for (int ranks = 3; ranks <= 8; ranks++)
@@ -46,7 +47,7 @@ static void a_rank_fails(void)
         }
 }
 
-/* A rank that never comes is no circle of waits, but nobody can go on: that is said, with the rank and its step. */
+/* A rank that never comes is no circle of waits, but no rank can go on: that is said, with the rank and its step. */
 static void comes_not(int form, const char *text)
 {
     fixture f;

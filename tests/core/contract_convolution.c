@@ -102,7 +102,7 @@ static run perform(wf_ctx *ctx, wf_dtype dtype, wf_dtype round, sized body, cons
     return r;
 }
 
-static double apart(const double *a, const double *b, int64_t n)
+static double relative_error(const double *a, const double *b, int64_t n)
 {
     double difference = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -122,7 +122,7 @@ static void check(const char *what, sized body, const size_case *t)
         run got = perform(contract_device(), types[i], types[i], body, t, &q);
         const double most = most_of(types[i], got.ctx);
         for (int k = 0; k < p.count; k++) {
-            const double d = apart(got.value + p.at[k], want.value + p.at[k], p.at[k + 1] - p.at[k]);
+            const double d = relative_error(got.value + p.at[k], want.value + p.at[k], p.at[k + 1] - p.at[k]);
             WF_EXPECT(d < most, "%s in %s, %d-d %lld -> %lld length %lld kernel %lld: %s is %.2g off, should be %.2g",
                       what, wf_dtype_name(types[i]), t->nd, (long long)t->c, (long long)t->f, (long long)t->length,
                       (long long)t->kernel, result[k], d, most);

@@ -150,7 +150,7 @@ static void transfers(void)
     free(whole);
 }
 
-/* Copies and kernels take turns on the same two blocks, with nobody waiting. */
+/* Copies and kernels take turns on the same two blocks, and the host does not wait between them. */
 static void in_order(void)
 {
     enum { N = 20000, ROUNDS = 40 };

@@ -60,7 +60,7 @@ static double value(const wf_array *a, int64_t i)
 }
 
 /* |a - b| relative to the sizes of what was summed: NaN stays NaN. */
-static double apart(const wf_array *a, const wf_array *b)
+static double relative_error(const wf_array *a, const wf_array *b)
 {
     double difference = 0, size = 1;
     for (int64_t i = 0; i < wf_array_count(a); i++) {
@@ -108,7 +108,7 @@ static bool shapes_of(const geometry *g, shapes *s)
 static void check(const char *what, const shapes *s, const geometry *g, guarded *got, guarded *want)
 {
     char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT], y[WF_SHAPE_TEXT];
-    const double e = apart(&got->array, &want->array), bound = got->array.dtype == WF_BF16 ? 0.01 : 2e-5;
+    const double e = relative_error(&got->array, &want->array), bound = got->array.dtype == WF_BF16 ? 0.01 : 2e-5;
     WF_EXPECT(e < bound, "%s of %s, filter %s, to %s, %lld groups, result of %s%s: relative error %g", what,
               wf_shape_text(s->x, x), wf_shape_text(s->w, w), wf_shape_text(s->y, y), (long long)g->groups,
               wf_dtype_name(got->array.dtype), g->accumulate ? ", added" : "", e);

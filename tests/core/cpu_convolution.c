@@ -25,7 +25,7 @@ static void array_free(wf_array *a)
 }
 
 /* |a - b| relative to |b|, both as vectors. */
-static double apart(const wf_array *a, const wf_array *b)
+static double relative_error(const wf_array *a, const wf_array *b)
 {
     const float *const x = a->data, *const y = b->data;
     double difference = 0, size = 0;
@@ -75,7 +75,7 @@ static void layer_free(layer *l)
 static void check(const char *what, const layer *l, const wf_array *got, const wf_array *want)
 {
     char x[WF_SHAPE_TEXT], w[WF_SHAPE_TEXT];
-    const double e = apart(got, want);
+    const double e = relative_error(got, want);
     WF_EXPECT(e < 4e-6, "%s of %s with %s, pads %lld,%lld %lld,%lld: relative error %g", what,
               wf_shape_text(l->x.shape, x), wf_shape_text(l->w.shape, w), (long long)l->geom.pad_lo[0],
               (long long)l->geom.pad_hi[0], (long long)l->geom.pad_lo[1], (long long)l->geom.pad_hi[1], e);
@@ -148,8 +148,8 @@ static void expect_kept(const layer *l, float change)
             cpu->k->conv_backward_data(cpu, &(wf_conv_args){.geom = &l->geom, .y = &l->y, .w = &l->w, .x = &dx[i]}));
         *(float *)l->w.data += change;
     }
-    WF_EXPECT(apart(&y[1], &y[0]) == 0, "forward reads the filter again, although its version stands");
-    WF_EXPECT(apart(&dx[1], &dx[0]) == 0, "backward data reads the filter again, although its version stands");
+    WF_EXPECT(relative_error(&y[1], &y[0]) == 0, "forward reads the filter again, although its version stands");
+    WF_EXPECT(relative_error(&dx[1], &dx[0]) == 0, "backward data reads the filter again, although its version stands");
     for (int i = 0; i < 2; i++) {
         array_free(&y[i]);
         array_free(&dx[i]);
@@ -315,8 +315,9 @@ static void points(void)
         l.w = dw[0];
         check("backward filter", &l, &dw[1], &dw[0]);
         /* oneDNN's, with AVX2, adds one number after the other. */
-        WF_EXPECT(apart(&db[1], &db[0]) < (own ? 4e-6 : 2e-5), "bias gradient of %lld channels: relative error %g",
-                  (long long)list[i].f, apart(&db[1], &db[0]));
+        WF_EXPECT(relative_error(&db[1], &db[0]) < (own ? 4e-6 : 2e-5),
+                  "bias gradient of %lld channels: relative error %g", (long long)list[i].f,
+                  relative_error(&db[1], &db[0]));
         WF_EXPECT(!own || wf_ctx_memory(cpu).plans == plans, "%lld to %lld channels: by oneDNN", (long long)list[i].c,
                   (long long)list[i].f);
         WF_EXPECT(!own || (!memcmp(dw[1].data, dw[2].data, (size_t)wf_array_count(&dw[1]) * sizeof(float)) &&
@@ -345,7 +346,7 @@ static void threads(void)
     WF_EXPECT_OK(
         cpu->k->conv_backward_filter(cpu, &(wf_conv_args){.geom = &l.geom, .x = &l.x, .y = &l.y, .w = &second}));
     WF_EXPECT_OK(wf_ctx_set_threads(cpu, before));
-    WF_EXPECT(apart(&first, &second) < 1e-6, "1 and 3 threads differ by %g", apart(&first, &second));
+    WF_EXPECT(relative_error(&first, &second) < 1e-6, "1 and 3 threads differ by %g", relative_error(&first, &second));
     array_free(&first);
     array_free(&second);
     layer_free(&l);

@@ -1,5 +1,5 @@
-/* Extents are drawn with a bias to what kernels treat apart: few channels, no multiples of a vector, single pixels,
- * strides without padding. The work of a case is bounded, since ref computes it in plain loops. */
+/* Extents are drawn with a bias to what kernels treat as special cases: few channels, no multiples of a vector, single
+ * pixels, strides without padding. The work of a case is bounded, since ref computes it in plain loops. */
 #include "tests/core/random_draws.h"
 
 #include <math.h>

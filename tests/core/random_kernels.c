@@ -52,10 +52,10 @@ static void tell_address(int number, siginfo_t *info, void *context)
 static void watch(void)
 {
     static char stack[1 << 16]; /* code that oneDNN generates lets the stack pointer point into the heap */
-    const stack_t apart = {.ss_sp = stack, .ss_size = sizeof stack};
+    const stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
     const int numbers[] = {SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM};
     struct sigaction action = {.sa_handler = tell, .sa_flags = SA_ONSTACK | SA_NODEFER};
-    sigaltstack(&apart, NULL);
+    sigaltstack(&alternate, NULL);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaction(numbers[i], &action, NULL);
     action = (struct sigaction){.sa_sigaction = tell_address, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};

@@ -94,7 +94,8 @@ static void make_once(const char *name, int format, bool unlimited)
 
 /* --- Values ------------------------------------------------------------------------------------------------------- */
 
-/* Every element of a rank's box: two frames three times apart of WIND and two levels of HEAT, and their masks. */
+/* Every element of a rank's box: two frames of WIND with a distance of three times and two levels of HEAT, and their
+ * masks. */
 static void expect_box(wf_dataset *d, const wf_box *box)
 {
     enum { C = 3, FRAMES = 2, AHEAD = 3 };

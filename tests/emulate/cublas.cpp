@@ -21,7 +21,7 @@ struct cublasLtMatrixLayoutOpaque_t {
     cudaDataType_t type;
     int64_t rows, columns, ld;
     int32_t batch;
-    int64_t apart;
+    int64_t stride;
 };
 struct cublasLtMatmulPreferenceOpaque_t {
     size_t workspace;
@@ -122,9 +122,9 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, c
     if (name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
         take(&layout->batch, value, bytes);
     else
-        take(&layout->apart, value, bytes);
-    if (layout->batch < 1 || layout->apart < 0)
-        emulated_fail("%d matrices that are %lld elements apart", layout->batch, (long long)layout->apart);
+        take(&layout->stride, value, bytes);
+    if (layout->batch < 1 || layout->stride < 0)
+        emulated_fail("%d matrices that are %lld elements apart", layout->batch, (long long)layout->stride);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -216,7 +216,7 @@ struct product : emulated_work {
     double factor(const cublasLtMatrixLayoutOpaque_t &l, const void *data, cublasOperation_t op, int64_t i, int64_t j,
                   int64_t of) const
     {
-        const double v = get(data, l.type, of * l.apart + (op == CUBLAS_OP_N ? j * l.ld + i : i * l.ld + j));
+        const double v = get(data, l.type, of * l.stride + (op == CUBLAS_OP_N ? j * l.ld + i : i * l.ld + j));
         return desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? dnn_tf32((float)v) : v;
     }
 
@@ -232,7 +232,7 @@ struct product : emulated_work {
 
     void element(int64_t of, int64_t i, int64_t j, int64_t depth) const
     {
-        const int64_t at = of * lc.apart + j * lc.ld + i;
+        const int64_t at = of * lc.stride + j * lc.ld + i;
         double sum = 0;
         for (int64_t k = 0; k < depth; k++)
             sum += factor(la, a, desc.first, i, k, of) * factor(lb, b, desc.second, k, j, of);
@@ -250,9 +250,9 @@ static void check(const cublasLtMatmulDescOpaque_t &desc, const cublasLtMatrixLa
         emulated_fail("matrices of %lld,%lld and %lld,%lld do not make one of %lld,%lld", (long long)a.rows,
                       (long long)a.columns, (long long)b.rows, (long long)b.columns, (long long)c.rows,
                       (long long)c.columns);
-    if (a.batch != c.batch || b.batch != c.batch || (c.batch > 1 && c.apart < c.columns * c.ld))
+    if (a.batch != c.batch || b.batch != c.batch || (c.batch > 1 && c.stride < c.columns * c.ld))
         emulated_fail("%d and %d matrices make %d that are %lld elements apart", a.batch, b.batch, c.batch,
-                      (long long)c.apart);
+                      (long long)c.stride);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,

@@ -37,7 +37,7 @@ static void pair_free(const pair *p)
 }
 
 /* |cuda - ref| relative to |ref|, both as vectors, through f32. */
-static double apart(const pair *p)
+static double relative_error(const pair *p)
 {
     const int64_t n = wf_array_count(&p->cuda);
     const wf_array flat = {.dtype = WF_F32, .order = p->ref.order, .shape = p->ref.shape};
@@ -125,7 +125,7 @@ static void forward(const layer *l, const wf_epilogue *epilogue)
     on_ref.y = &y.ref;
     WF_EXPECT_OK(cuda->k->conv_forward(cuda, &on_cuda));
     WF_EXPECT_OK(ref->k->conv_forward(ref, &on_ref));
-    WF_EXPECT(apart(&y) < most_of(l->dtype), "forward in %s: %g", wf_dtype_name(l->dtype), apart(&y));
+    WF_EXPECT(relative_error(&y) < most_of(l->dtype), "forward in %s: %g", wf_dtype_name(l->dtype), relative_error(&y));
     pair_free(&y);
 }
 
@@ -139,7 +139,7 @@ static void backward_data(const layer *l, const wf_epilogue *epilogue)
     on_ref.x = &dx.ref;
     WF_EXPECT_OK(cuda->k->conv_backward_data(cuda, &on_cuda));
     WF_EXPECT_OK(ref->k->conv_backward_data(ref, &on_ref));
-    WF_EXPECT(apart(&dx) < most_of(l->dtype), "data in %s: %g", wf_dtype_name(l->dtype), apart(&dx));
+    WF_EXPECT(relative_error(&dx) < most_of(l->dtype), "data in %s: %g", wf_dtype_name(l->dtype), relative_error(&dx));
     pair_free(&dx);
 }
 
@@ -154,8 +154,10 @@ static void backward_filter(const layer *l, bool accumulate)
     on_cuda.accumulate = on_ref.accumulate = accumulate;
     WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &on_cuda));
     WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &on_ref));
-    WF_EXPECT(apart(&dw) < most_of(l->dtype), "filter in %s: %g", wf_dtype_name(l->dtype), apart(&dw));
-    WF_EXPECT(apart(&l->db) < most_of(l->dtype), "bias in %s: %g", wf_dtype_name(l->dtype), apart(&l->db));
+    WF_EXPECT(relative_error(&dw) < most_of(l->dtype), "filter in %s: %g", wf_dtype_name(l->dtype),
+              relative_error(&dw));
+    WF_EXPECT(relative_error(&l->db) < most_of(l->dtype), "bias in %s: %g", wf_dtype_name(l->dtype),
+              relative_error(&l->db));
     pair_free(&dw);
 }
 
@@ -272,7 +274,7 @@ static double wide_filter(const layer *l)
     const wf_conv_args on_ref = {.geom = &l->geom, .x = &l->x.ref, .y = &l->y.ref, .w = &dw.ref, .accumulate = true};
     WF_EXPECT_OK(cuda->k->conv_backward_filter(cuda, &on_cuda));
     WF_EXPECT_OK(ref->k->conv_backward_filter(ref, &on_ref));
-    const double difference = apart(&dw);
+    const double difference = relative_error(&dw);
     pair_free(&dw);
     return difference;
 }
@@ -488,8 +490,8 @@ static void products(void)
                                                                .bias = &bias.ref,
                                                                .c = &c.ref,
                                                                .accumulate = accumulate}));
-            WF_EXPECT(apart(&c) < most_of(types[t / 2]), "product %d of depth %lld: %g", t, (long long)depth,
-                      apart(&c));
+            WF_EXPECT(relative_error(&c) < most_of(types[t / 2]), "product %d of depth %lld: %g", t, (long long)depth,
+                      relative_error(&c));
             pair_free(&a);
             pair_free(&b);
             pair_free(&bias);

@@ -138,7 +138,7 @@ plain "$tool" -np 3 --least 1 --restarts 5 ./counts >said 2>&1 || fail "it did n
 [ "$(sort sizes | uniq | tr '\n' ' ')" = "1 2 3 " ] || fail "other sizes than 3, 2, 1: $(tr '\n' ' ' <sizes)"
 says "code 3: start 2 of 5 after a failure, ranks: 1"
 
-# As root in a container that gives /dev/shm 64 MiB, on one core: Weft's program runs on more ranks, and nobody complains.
+# As root in a container that gives /dev/shm 64 MiB, on one core: Weft's program runs on more ranks, without a warning.
 if [ "$(id -u)" = 0 ] && unshare --mount true 2>/dev/null; then
     plain container=some taskset -c "$(taskset -cp $$ | sed 's/.*[ ,-]//')" unshare --mount sh -c \
         'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" -np 3 "$1" --size 48 --iterations 2 --out "$2"' \

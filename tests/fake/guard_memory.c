@@ -62,7 +62,7 @@ static size_t whole(size_t bytes)
     return (bytes + PAGE) / PAGE * PAGE;
 }
 
-/* Fresh memory holds what nobody can take for zeros. */
+/* Fresh memory is filled with values that are not zeros. */
 wf_status guard_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
     if (!base)

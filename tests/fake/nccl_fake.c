@@ -239,7 +239,7 @@ static void match(call *c, int rank)
     MPI_Imrecv(c->in[rank], bytes, MPI_BYTE, &message, &c->got[rank]);
 }
 
-/* Takes what has come; a rank that stops in the midst of it holds up nobody. */
+/* Takes what has come; if a rank stops in the midst of sending, no rank waits for it. */
 static void listen(const launch *l, call *c)
 {
     for (int r = 0; r < c->comm->ranks; r++) {
@@ -363,7 +363,7 @@ static void dismiss(launch *l)
     free(l);
 }
 
-/* One look at a launch that the stream has come to. After an error nobody waits. */
+/* One look at a launch that the stream has come to. After an error no rank waits. */
 static bool step(void *of)
 {
     launch *l = of;

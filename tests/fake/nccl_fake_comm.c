@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #define VERSION   22809
-#define FIRST_TAG 1000  /* nobody else sends on MPI_COMM_WORLD */
+#define FIRST_TAG 1000  /* no other code sends on MPI_COMM_WORLD */
 #define SETUP     50000 /* beyond the tag of a communicator's work */
 #define CLOSING   16    /* communicators that one group closes */
 #define HANG_S    3     /* NCCL would wait without end */

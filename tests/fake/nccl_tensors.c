@@ -363,7 +363,7 @@ static void sync_norm(void)
         WF_EXPECT(y, "%s", wf_error_message());
         WF_EXPECT_OK(wf_backward_from(y, x));
         if (i == 4)
-            WF_EXPECT(guard_reads() > b.reads, "nobody looks at a new layout");
+            WF_EXPECT(guard_reads() > b.reads, "a new layout is not looked at");
         else
             expect_native(b, 2, "sync_batchnorm");
         WF_EXPECT_OK(wf_tape_reset(tape));

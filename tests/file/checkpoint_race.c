@@ -136,7 +136,7 @@ static void every_save_has_its_file(void)
         WF_EXPECT_OK(wf_barrier(comm));
         int64_t now = save_own(&p, "race", 1000 * race + rank % JOBS) && wf_comm_rank(job) == 0;
         WF_EXPECT_OK(wf_allreduce_i64(comm, &now, 1, WF_SUM));
-        WF_EXPECT(now >= 1, "race %lld: nobody has saved", (long long)race);
+        WF_EXPECT(now >= 1, "race %lld: no rank has saved", (long long)race);
         saved += now;
     }
     wf_log_set_level(WF_LOG_INFO);

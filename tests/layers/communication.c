@@ -352,7 +352,7 @@ static void modes(void)
     WF_EXPECT_OK(wf_tape_reset(tape));
 }
 
-/* One rank has nowhere to put the results: nobody waits for it. */
+/* One rank has nowhere to put the results: no rank waits for it. */
 static void nowhere(void)
 {
     wf_comm *child = wf_comm_split(comm, 0, 0);

@@ -506,7 +506,7 @@ static void chained_ties(void)
     }
 }
 
-/* The input's gradient is left out where nobody wants it, and a frozen parameter has none. */
+/* wf_input gets no gradient, nor does a frozen parameter. */
 static void unwanted(void)
 {
     wf_layer *layer = wf_conv2d(ctx, (wf_conv_opts){.in = 2, .out = 3, .kernel = 3});
@@ -514,7 +514,7 @@ static void unwanted(void)
     WF_EXPECT_OK(wf_param_set_trainable(wf_layer_param(layer, "W"), false));
     wf_var *x = wf_input(tape, t), *loss = wf_sum(wf_apply(layer, x));
     WF_EXPECT_OK(wf_backward(loss));
-    WF_EXPECT(!wf_grad(x) && !wf_param_grad(wf_layer_param(layer, "W")), "a gradient that nobody wanted");
+    WF_EXPECT(!wf_grad(x) && !wf_param_grad(wf_layer_param(layer, "W")), "a gradient that was not asked for");
     double *db = fetch(wf_param_grad(wf_layer_param(layer, "b")));
     for (int i = 0; i < 3; i++)
         expect_near("db", db[i], 8);

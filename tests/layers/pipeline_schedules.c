@@ -34,7 +34,7 @@ static void all_are_right(void)
                 }
 }
 
-/* With messages in one order: nobody waits, even where a message holds up both its stages until both have come to it.
+/* With messages in one order no stage deadlocks, even where a message holds up both its stages until both reach it.
  * As it is, 1F1B of several chunks would wait for ever, and the verifier says so. */
 static void in_order(void)
 {
@@ -328,7 +328,7 @@ static const mistake mistakes[] = {
     /* messages of one stage pair cross */
     {CROSS, 1, 4, 12,
      "messages do not meet: stage 0, step 3 (send the input of part 1, chunk 1, to stage 1); stage 1, step 4 (receive"},
-    /* a receive that nobody sends */
+    /* a receive without a send */
     {REPEAT, 1, 0, 0, "stage 1, step 12 (receive the input of part 1, chunk 0, from stage 0): a second time"},
 };
 

@@ -16,7 +16,7 @@ static wf_status forbid(gan *g)
     wf_tape *tape;
     wf_status made;
     switch (g->mode) {
-    case ITEM: /* its status is nobody's business */
+    case ITEM: /* its status is not looked at */
         (void)wf_tensor_item(g->loss_dis);
         return WF_OK;
     case EXPORT:

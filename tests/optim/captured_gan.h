@@ -158,7 +158,7 @@ static inline void put(wf_tensor **place, wf_tensor *tensor)
     *place = tensor;
 }
 
-/* The two halves of a step, each a step of its own where they are captured apart. The generator makes its images anew.
+/* The two halves of a step, each a step of its own where they are captured as two. The generator makes its images anew.
  */
 static inline wf_status step_dis(void *arg)
 {

@@ -169,7 +169,7 @@ static void linears(void)
 
 /* --- what cannot be right is an error ----------------------------------------------------------------------------- */
 
-/* The gradients of the first part of the step are laid out, and added up, as if nobody else had a share in them. */
+/* The gradients of the first part of the step are laid out, and accumulated, as if no other parameter used them. */
 static void learned_between_accumulated(void)
 {
     const int size = ranks();

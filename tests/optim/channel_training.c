@@ -203,7 +203,7 @@ static void traffic(void)
     wf_tensor *labels;
     trainer_open(&t, "ref", WF_F64, (wf_mesh_opts){.channel = channel}, LABELS, false);
     wf_comm *data = wf_mesh_comm(t.b.mesh, WF_AXIS_BIT(WF_AXIS_DATA));
-    const bool apart = data != wf_mesh_world(t.b.mesh) && wf_comm_size(data) > 1;
+    const bool summed = data != wf_mesh_world(t.b.mesh) && wf_comm_size(data) > 1;
     for (int i = 0; i < 2; i++) {
         wf_var *loss = loss_of(&t, t.mine, t.lo, t.hi, true, &labels);
         const uint64_t before = wf_comm_traffic(data).collectives;
@@ -211,7 +211,7 @@ static void traffic(void)
         const int64_t reductions = (int64_t)(wf_comm_traffic(data).collectives - before);
         /* One for the gradients, and one message of the normalisation, which is over samples too. The first step
          * compares replicas besides. */
-        WF_EXPECT(!apart || i == 0 || reductions == 2, "%lld collectives over data in a step", (long long)reductions);
+        WF_EXPECT(!summed || i == 0 || reductions == 2, "%lld collectives over data in a step", (long long)reductions);
         WF_EXPECT_OK(wf_tape_reset(t.b.tape));
         wf_tensor_free(labels);
     }
@@ -235,7 +235,7 @@ static void needs_the_mesh(void)
     fixture_close(&b);
 }
 
-/* Ranks along the channel axis that started apart have one model afterwards. */
+/* Ranks along the channel axis that started with different models have one model afterwards. */
 static void broadcast(void)
 {
     fixture b = fixture_of_channels("ref", WF_F64);
@@ -265,7 +265,7 @@ static void one_fails(void)
     trainer_open(&t, "ref", WF_F64, (wf_mesh_opts){.channel = channel}, LABELS, false);
     wf_comm *world = wf_mesh_world(t.b.mesh);
     const bool fails = wf_comm_rank(world) == size - 1;
-    (void)!wf_barrier(world); /* nobody is still making the optimizer; the failure may reach a rank in here */
+    (void)!wf_barrier(world); /* all ranks have their optimizers; the failure may reach a rank in here */
     wf_error_clear();
     wf_var *loss = fails ? NULL : loss_of(&t, t.mine, t.lo, t.hi, true, &labels);
     if (fails)

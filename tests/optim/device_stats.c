@@ -136,7 +136,7 @@ static bool is_installed(const char *library, int flags)
     return found != NULL;
 }
 
-/* Without NVML nothing is said of a GPU, and nobody complains. */
+/* Without NVML the log has no line about a GPU, and no error. */
 static void log_lines(void)
 {
     char path[256];

@@ -311,7 +311,7 @@ static void cut_inputs(void)
     close_run();
 }
 
-/* One rank gives a layer that shares channels an input that does not fit: nobody waits for it. */
+/* One rank gives a layer that shares channels an input that does not fit: no rank waits for it. */
 static void one_wrong_input(void)
 {
     open_run();

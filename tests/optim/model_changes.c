@@ -103,7 +103,7 @@ static double together(run *r, const char *what)
     const double own = weigh(r);
     double range[2] = {own, -own};
     WF_EXPECT_OK(wf_allreduce_f64(r->comm, range, 2, WF_MAX));
-    WF_EXPECT(range[0] == -range[1], "%s: replicas are apart by %g", what, range[0] + range[1]);
+    WF_EXPECT(range[0] == -range[1], "%s: replicas differ by %g", what, range[0] + range[1]);
     return own;
 }
 

@@ -320,7 +320,7 @@ static void side_by_side(void)
     close_comm();
 }
 
-/* A component that nobody trains gives values without a gradient, and nothing comes back. */
+/* A component without an optimizer gives values without a gradient, and no gradient is sent to it. */
 static void frozen(void)
 {
     open_comm(WF_F64);

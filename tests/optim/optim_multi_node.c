@@ -208,7 +208,7 @@ static void parts(void)
     close_fixture(&f, optim);
 }
 
-/* The last rank has none, then rank 0, then nobody has. */
+/* The last rank has no loss, then rank 0 has none, then no rank has one. */
 static void no_loss(void)
 {
     fixture f = open_fixture("flat");
@@ -226,7 +226,7 @@ static void no_loss(void)
     }
     wf_var *none = wf_no_loss(f.tape);
     WF_EXPECT_OK(wf_optim_step(optim, none));
-    expect_moved("nobody", &f, moved, moved);
+    expect_moved("no rank", &f, moved, moved);
     expect_loss(&f, none, 0);
     close_fixture(&f, optim);
 }

@@ -308,7 +308,7 @@ static wf_status good_task(void *own)
     return WF_OK;
 }
 
-/* The error of a task is kept apart from those of the main program; tasks behind it are not run. */
+/* The error of a task is not one of the main program; tasks after it are not run. */
 static void errors_of_tasks(void)
 {
     open_comm("flat", "ref", WF_F32);

@@ -119,7 +119,7 @@ static void expect_together(run *r, const char *what, bool sharded)
 {
     double own = weigh(r, sharded), range[2] = {own, -own};
     WF_EXPECT_OK(wf_allreduce_f64(r->comm, range, 2, WF_MAX));
-    WF_EXPECT(range[0] == -range[1], "%s: replicas are apart by %g", what, range[0] + range[1]);
+    WF_EXPECT(range[0] == -range[1], "%s: replicas differ by %g", what, range[0] + range[1]);
 }
 
 static double trained(habits h, const char *what)
@@ -192,7 +192,7 @@ static void applications_differ(void)
     run_close(&r);
 }
 
-/* An evaluation on one rank, on a tape of its own, is nobody's business. */
+/* An evaluation on one rank, on a tape of its own, needs no other rank. */
 static void evaluation_aside(void)
 {
     run r;

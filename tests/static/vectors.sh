@@ -36,14 +36,14 @@ self() {
     sum='float sum(long n, const float *x) { float s = 0; for (long i = 0; i < n; i++) s += x[i]; return s; }'
     twice='void twice(long n, const float *x, float *y) { for (long i = 0; i < n; i++) y[i] = x[i] + x[i]; }'
     fused='void fused(long n, const float *x, float *y) { for (long i = 0; i < n; i++) y[i] = fmaf(x[i], x[i], y[i]); }'
-    apart='__attribute__((noinline)) static float third(float x) { return x / 3; }
+    called='__attribute__((noinline)) static float third(float x) { return x / 3; }
         void thirds(long n, const float *x, float *y) { for (long i = 0; i < n; i++) y[i] = third(x[i]); }'
     chosen='float chosen(long n, const float *x, const int *k) { float s = 0; for (long i = 0; i < n; i++) switch (k[i]) {
         case 0: s += x[i]; break; case 1: s += 3; break; case 2: s += x[0]; break; case 3: s += x[i + 1]; break;
         case 4: s += x[i + 2]; break; case 5: s += 7; break; case 6: s += x[i + 4]; break; case 7: s += x[i + 5]; }
         return s; }'
     registers=ymm
-    case_of 'thirds: an innermost loop calls third' "$apart$twice" -march=x86-64-v3
+    case_of 'thirds: an innermost loop calls third' "$called$twice" -march=x86-64-v3
     case_of 'leak: the loop .* has single floats: .*select' "$leak" -march=x86-64-v3
     case_of '' "$leak" -march=x86-64-v3 -fno-trapping-math
     case_of 'sum: the loop .* has single floats: add' "$sum$twice" -march=x86-64-v3

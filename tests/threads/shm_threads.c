@@ -119,7 +119,7 @@ static float value_of(int rank, int64_t i, int64_t salt)
 /* Runs a schedule in the ring as the engine does (comm/engine/progress.c). */
 static wf_status run_schedule(view *v, void *data, wf_builder *b)
 {
-    static const wf_link nobody;
+    static const wf_link no_link;
     void *memory[1 + RANKS * WF_RING_SLOTS];
     wf_schedule *s;
     WF_TRY(wf_builder_end(b, &s));
@@ -131,7 +131,7 @@ static wf_status run_schedule(view *v, void *data, wf_builder *b)
     wf_status status = run ? WF_OK : wf_error_code();
     if (run)
         /* In turn as a rank that waits runs it, and as one that computes meanwhile. */
-        wf_run_begin(run, (wf_binding){.link = &nobody,
+        wf_run_begin(run, (wf_binding){.link = &no_link,
                                        .data = memory,
                                        .flags = v->ring.flags,
                                        .ring_pieces = v->ring.pieces,
