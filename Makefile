@@ -9,9 +9,11 @@ WITH   = $(RUN) --env -np $(RANKS)
 
 CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release
 COMPILE = cmake --build $(BUILD) --parallel $(JOBS)
+# Of these tests, each alone or on its numbers of ranks.
+MPICH_ONLY = $(if $(MPICH_TESTS),-R '^($(subst $() ,|,$(strip $(MPICH_TESTS))))(_[0-9]+)?$$')
 DEMO    = --channels 32 --batch 16 --lr-generator 2e-3 --minutes 2 --out $(BUILD)/demo
 
-.PHONY: demo planet test bench bench-all bench-comm amp-table pipeline-table scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich docs dist deb deb12 deb13 build configure setup install clean
+.PHONY: demo planet test bench bench-all bench-comm amp-table pipeline-table scaling check proof proof-debian12 proof-debian13 proof-aarch64 proof-mpich proof-mpich12 proof-mpich13 docs dist deb deb12 deb13 build configure setup install clean
 
 demo:
 	tools/setup.sh demo
@@ -84,11 +86,17 @@ proof-aarch64:
 
 # The short suite under MPICH, in a build of its own; OpenMPI stays the default of the machine. What is left out starts
 # ranks on virtual nodes by OpenMPI's mpirun (tests/comm/cluster.sh), or reads what that mpirun says of an exit code.
+# MPICH_TESTS="NAME ..." builds and runs tests of these names alone.
 proof-mpich: setup
-	tools/setup.sh proof
+	tools/setup.sh mpich
 	$(CONFIGURE:$(BUILD)=$(BUILD)-mpich) -DWEFT_CUDA=OFF -DMPI_C_COMPILER=mpicc.mpich -DMPIEXEC_EXECUTABLE="$$(command -v mpiexec.mpich)"
-	cmake --build $(BUILD)-mpich --parallel $(JOBS)
-	$(WITH) tools/test.sh $(BUILD)-mpich -LE 'large|long|proof|static' -E '^(cluster_|comm_watchdog_stuck)' $(MPICH_TESTS)
+	cmake --build $(BUILD)-mpich --parallel $(JOBS) $(MPICH_TESTS:%=--target %)
+	$(WITH) tools/test.sh $(BUILD)-mpich -LE 'large|long|proof|static' -E '^(cluster_|comm_watchdog_stuck)' $(MPICH_ONLY)
+
+# The same in a bare Debian 12 (MPICH 4.0) or 13 (MPICH 4.2), beside the builds of proof-debian12 and proof-debian13.
+proof-mpich12 proof-mpich13:
+	tools/setup.sh proof
+	DEBIAN_MPI=mpich tools/debian.sh $(@:proof-mpich%=%) $(BUILD)-debian$(@:proof-mpich%=%)
 
 # The reference of the headers and the pages of docs/; a warning is an error.
 docs:

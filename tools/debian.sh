@@ -3,7 +3,8 @@
 # or 13; first without the CUDA toolkit, then with that of this machine, if it has one. `make proof-debian12` and
 # `make proof-debian13` call it; only root may. The folder keeps Debian and the builds for the next time.
 #
-# DEBIAN_TOOLKIT=without or =with does one half. DEBIAN_TESTS="NAME ..." builds and runs tests of these names alone.
+# DEBIAN_TOOLKIT=without or =with does one half. DEBIAN_MPI=mpich does neither, and runs the short suite under that Debian's
+# MPICH (`make proof-mpich12`, `make proof-mpich13`). DEBIAN_TESTS="NAME ..." builds and runs tests of these names alone.
 set -eu
 case ${1-} in
 12 | 13) ;;
@@ -12,6 +13,10 @@ esac
 case ${DEBIAN_TOOLKIT-both} in
 both | with | without) ;;
 *) echo "debian: DEBIAN_TOOLKIT=$DEBIAN_TOOLKIT: should be with or without" >&2 && exit 2 ;;
+esac
+case ${DEBIAN_MPI-openmpi} in
+openmpi | mpich) ;;
+*) echo "debian: DEBIAN_MPI=$DEBIAN_MPI: should be openmpi or mpich" >&2 && exit 2 ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/enter.sh"
@@ -42,6 +47,13 @@ half() {
 }
 
 toolkit=
+if [ "${DEBIAN_MPI-}" = mpich ]; then
+    begin=$(date +%s)
+    inside "$root" /weft make proof-mpich MPICH_TESTS="${DEBIAN_TESTS-}"
+    echo "debian: Debian $release under MPICH: tests passed in $(($(date +%s) - begin)) s"
+    inside "$root" / dpkg-query -W -f '${Package} ${Version}\n' libdnnl-dev libmpich-dev libhdf5-dev gcc cmake
+    exit
+fi
 if [ "${DEBIAN_TOOLKIT-}" != with ]; then
     rm -f "$root/usr/local/cuda" # of the last time
     half build

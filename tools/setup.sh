@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs what packages.txt lists and this machine lacks: tools/setup.sh [demo | planet | test | check | docs | proof] [--list]
+# Installs what packages.txt lists and this machine lacks: tools/setup.sh [demo | planet | test | check | docs | mpich | proof] [--list]
 # "demo": the packages to build and run; "planet": those and the data of make planet; "test", which is also meant without an
 # argument: those that the tests need too;
-# "check", "docs" or "proof": those of that target as well. With --list it prints their names, and installs nothing.
+# "check", "docs", "mpich" (of make proof-mpich) or "proof": those of that target as well. With --list it prints their names, and installs nothing.
 set -eu
 cd "$(dirname "$0")/.."
 group=${1-test}
@@ -10,8 +10,8 @@ case $group in
 demo) groups="" ;;
 planet) groups=" planet " ;;
 test) groups=" test " ;;
-check | docs | proof) groups=" test $group " ;;
-*) echo "setup: $group: should be demo, planet, test, check, docs or proof" >&2 && exit 2 ;;
+check | docs | mpich | proof) groups=" test $group " ;;
+*) echo "setup: $group: should be demo, planet, test, check, docs, mpich or proof" >&2 && exit 2 ;;
 esac
 # listed WORDS: names of these groups, with a third word ("optional") or without one.
 listed() {
