@@ -13,15 +13,23 @@ static const bool worth = true;
 static const bool worth = false; /* with registers of four floats it takes three times as long as oneDNN */
 #endif
 
+/* Volumes at v3 alone: with AVX-512 nobody has measured them. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+static const bool volumes = true;
+#else
+static const bool volumes = false;
+#endif
+
 /* The two shapes whose tiles are tabled: 3 x 3 at stride 1, and 4 x 4 at stride 2, which DCGAN has. Negative pads would
  * move tile 0 into the image's middle. */
 static bool geometry_fits(const wf_conv_geom *geom)
 {
-    if (geom->nd != 2 || geom->groups != 1)
+    const int flat = geom->nd - 2; /* the first of the two dimensions */
+    if (flat < 0 || (flat == 1 && !volumes) || geom->groups != 1)
         return false;
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < geom->nd; d++) {
         const bool three = geom->kernel[d] == 3 && geom->stride[d] == 1,
-                   four = geom->kernel[d] == 4 && geom->stride[d] == 2;
+                   four = geom->kernel[d] == 4 && geom->stride[d] == 2 && flat == 0;
         if (!(three || four) || geom->dilation[d] != 1 || geom->pad_lo[d] < 0 || geom->pad_hi[d] < 0 ||
             geom->kernel[d] != geom->kernel[0])
             return false;
@@ -52,7 +60,7 @@ enum { FEW = 8 };
  */
 static bool pays(const wf_wino *p)
 {
-    const int64_t outputs = p->n * p->out_h * p->out_w;
+    const int64_t outputs = p->n * p->out_d * p->out_h * p->out_w;
     const int64_t covered = p->tiles * WINO_TILE * WINO_TILE * p->out_phases * p->out_phases;
     /* A quarter of the work may be on tiles that hang over the end. */
     return p->tiles >= 32 && p->in_c >= 16 && 4 * outputs >= 3 * covered;
@@ -64,27 +72,33 @@ bool wf_wino_plan(const wf_ctx *ctx, bool backward, const wf_conv_geom *geom, co
     if (!worth || !wf_config_get()->minimal || in->dtype != WF_F32 || w->dtype != WF_F32 || !geometry_fits(geom) ||
         in->shape.dim[1] % 16 != 0 || (out->shape.dim[1] % 16 != 0 && out->shape.dim[1] > FEW))
         return false;
-    const bool two = geom->stride[0] == 2;
+    const bool two = geom->stride[0] == 2, volume = geom->nd == 3;
+    const int flat = geom->nd - 2;
     *p = (wf_wino){.backward = backward,
                    .a = two ? 5 : 6,
                    .taps = two ? 2 : 3,
                    .stride = geom->stride[0],
-                   .pad = {geom->pad_lo[0], geom->pad_lo[1]},
+                   .pad = {geom->pad_lo[flat], geom->pad_lo[flat + 1]},
                    .n = in->shape.dim[0],
-                   .in_h = in->shape.dim[2],
-                   .in_w = in->shape.dim[3],
+                   .in_d = volume ? in->shape.dim[2] : 1,
+                   .in_h = in->shape.dim[2 + flat],
+                   .in_w = in->shape.dim[3 + flat],
                    .in_c = in->shape.dim[1],
-                   .out_h = out->shape.dim[2],
-                   .out_w = out->shape.dim[3],
+                   .out_d = volume ? out->shape.dim[2] : 1,
+                   .out_h = out->shape.dim[2 + flat],
+                   .out_w = out->shape.dim[3 + flat],
+                   .planes = volume ? geom->kernel[0] : 1,
                    .out_c = out->shape.dim[1],
                    .in_phases = two && !backward ? 2 : 1,
                    .out_phases = two && backward ? 2 : 1};
     p->points = p->a * p->a;
     p->width = wf_wino_ceiling(p->out_c, 16) * 16;
-    p->k = p->in_phases * p->in_phases * p->in_c;
+    p->k = wf_wino_parts(p) * p->in_c;
+    if (volume)
+        p->off_d = backward ? geom->pad_lo[0] - (p->planes - 1) : -geom->pad_lo[0];
     p->tiles_h = wf_wino_ceiling(p->out_h, WINO_TILE * p->out_phases);
     p->tiles_w = wf_wino_ceiling(p->out_w, WINO_TILE * p->out_phases);
-    p->tiles = p->n * p->tiles_h * p->tiles_w;
+    p->tiles = p->n * p->out_d * p->tiles_h * p->tiles_w;
     plan_offsets(p);
     return pays(p);
 }
@@ -150,17 +164,18 @@ static void run_block(const wf_wino *p, const block *b, const job *j, int64_t at
     /* Backwards at stride 2 each phase of the output has a filter and a product of its own; forwards the input's phases
      * lie one after the other along k and are summed by the product. */
     for (int64_t o = 0; o < p->out_phases * p->out_phases; o++) {
+        const wf_wino_phase out = {(int32_t)(o / p->out_phases), (int32_t)(o % p->out_phases), 0};
         for (int64_t row = 0; row < rows; row++)
-            for (int64_t i = 0; i < p->in_phases * p->in_phases; i++) {
-                const wf_wino_phase phase = {p->backward ? o / p->out_phases : i / p->in_phases,
-                                             p->backward ? o % p->out_phases : i % p->in_phases};
+            for (int64_t i = 0; i < wf_wino_parts(p); i++) {
+                const wf_wino_phase part = wf_wino_part(p, i);
+                const wf_wino_phase phase = {p->backward ? out.h : part.h, p->backward ? out.w : part.w, part.plane};
                 wf_wino_input_tile(p, j->in, first + row, phase, 0, p->in_c, values + row * b->value_step + i * p->in_c,
                                    b->values_step);
             }
         multiply_points(p, b, rows, values, j->filter + o * p->points * p->k * p->width, products);
         for (int64_t row = 0; row < rows; row++)
-            wf_wino_output_tile(p, products + row * b->product_step, b->products_step, first + row,
-                                (wf_wino_phase){o / p->out_phases, o % p->out_phases}, j->bias, j->slope, j->out);
+            wf_wino_output_tile(p, products + row * b->product_step, b->products_step, first + row, out, j->bias,
+                                j->slope, j->out);
     }
 }
 

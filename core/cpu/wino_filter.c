@@ -11,7 +11,7 @@ int64_t wf_wino_filter_count(const wf_wino *p)
 uint64_t wf_wino_filter_key(const wf_wino *p)
 {
     uint64_t key = wf_hash_text(p->backward ? 1 : 0, "minimal filtering");
-    key = wf_hash_u64(key, (uint64_t)p->a);
+    key = wf_hash_u64(key, (uint64_t)(p->a + 8 * p->planes));
     /* Backwards, the parity of the pads says which taps belong to which phase. */
     return p->backward && p->stride == 2 ? wf_hash_u64(key, (uint64_t)(2 * (p->pad[0] % 2) + p->pad[1] % 2)) : key;
 }
@@ -27,9 +27,11 @@ static int64_t tap_of(const wf_wino *p, int d, int64_t phase, int64_t j)
     return 2 * (1 - j) + (phase + p->pad[d]) % 2;
 }
 
-int64_t wf_wino_tap(const wf_wino *p, int64_t phase_h, int64_t phase_w, int i, int j)
+int64_t wf_wino_tap(const wf_wino *p, wf_wino_phase phase, int i, int j)
 {
-    return tap_of(p, 0, phase_h, i) * (p->stride == 2 ? 4 : 3) + tap_of(p, 1, phase_w, j);
+    const int64_t side = p->stride == 2 ? 4 : 3;
+    const int64_t plane = p->backward ? p->planes - 1 - phase.plane : phase.plane;
+    return (plane * side + tap_of(p, 0, phase.h, i)) * side + tap_of(p, 1, phase.w, j);
 }
 
 /* G g of Winograd's F(4,3) at the points of wino_tile.c: 6 products for 4 outputs of 3 taps. */
@@ -57,8 +59,7 @@ static inline void line_5(const pack *g, int64_t s, pack *o, int64_t t)
 }
 
 /* Channels [c, c + PACK) of one filter in all points; those from `channels` on are 0. */
-static void transform(const wf_wino *p, const float *w, int64_t c, int64_t channels, int64_t phase_h, int64_t phase_w,
-                      pack *out)
+static void transform(const wf_wino *p, const float *w, int64_t c, int64_t channels, wf_wino_phase phase, pack *out)
 {
     /* `half` has a row of `a` values for each row of taps; its columns, of as many values as taps, are transformed
      * next. */
@@ -66,7 +67,7 @@ static void transform(const wf_wino *p, const float *w, int64_t c, int64_t chann
     const int64_t left = c < channels ? wf_cpu_min(PACK, channels - c) : 0;
     for (int i = 0; i < p->taps; i++) {
         for (int j = 0; j < p->taps; j++)
-            row[j] = pack_load_part(w + wf_wino_tap(p, phase_h, phase_w, i, j) * channels + c, left);
+            row[j] = pack_load_part(w + wf_wino_tap(p, phase, i, j) * channels + c, left);
         p->a == 6 ? line_6(row, 1, half + i * 6, 1) : line_5(row, 1, half + i * 5, 1);
     }
     for (int j = 0; j < p->a; j++)
@@ -80,32 +81,32 @@ static int64_t packed_at(const wf_wino *p, int64_t k, int64_t o)
     return panel * p->k + k * width + o - panel;
 }
 
-/* Backwards the stored channels are outputs, so vectors of them go where they belong. */
-static void filter_backward(const wf_wino *p, const float *w, int64_t f, int64_t phase, float *out)
+/* Backwards the stored channels are outputs, so vectors of them go where they belong. k: plane and filter. */
+static void filter_backward(const wf_wino *p, const float *w, int64_t k, int64_t phase, float *out)
 {
-    const int64_t taps = p->stride == 2 ? 16 : 9, matrix = p->k * p->width;
+    const int64_t matrix = p->k * p->width, f = k % p->in_c;
+    const wf_wino_phase of = {(int32_t)(phase / p->out_phases), (int32_t)(phase % p->out_phases), k / p->in_c};
     pack point[36];
     for (int64_t c = 0; c < p->width; c += PACK) {
-        transform(p, w + f * taps * p->out_c, c, p->out_c, phase / p->out_phases, phase % p->out_phases, point);
+        transform(p, w + f * wf_wino_taps(p) * p->out_c, c, p->out_c, of, point);
         for (int64_t i = 0; i < p->points; i++)
-            pack_store(out + (phase * p->points + i) * matrix + packed_at(p, f, c), point[i]);
+            pack_store(out + (phase * p->points + i) * matrix + packed_at(p, k, c), point[i]);
     }
 }
 
 /* Forwards they are inputs: 16 filters by PACK channels are transposed. */
-static void filter_forward(const wf_wino *p, const float *w, int64_t f, int64_t phase, float *out)
+static void filter_forward(const wf_wino *p, const float *w, int64_t f, int64_t part, float *out)
 {
-    const int64_t taps = p->stride == 2 ? 16 : 9, matrix = p->k * p->width;
-    const int64_t count = wf_cpu_min(16, p->out_c - f);
+    const int64_t taps = wf_wino_taps(p), matrix = p->k * p->width, count = wf_cpu_min(16, p->out_c - f);
+    const wf_wino_phase phase = wf_wino_part(p, part);
     pack point[16][36];
     /* PACK channels of 16 filters at a time, so that a store writes 16 neighbouring outputs. */
     for (int64_t c = 0; c < p->in_c; c += PACK) {
         for (int64_t i = 0; i < count; i++)
-            transform(p, w + (f + i) * taps * p->in_c, c, p->in_c, phase / p->in_phases, phase % p->in_phases,
-                      point[i]);
+            transform(p, w + (f + i) * taps * p->in_c, c, p->in_c, phase, point[i]);
         for (int64_t i = 0; i < p->points; i++)
             for (int64_t l = 0; l < PACK; l++) {
-                float *const to = out + i * matrix + packed_at(p, phase * p->in_c + c + l, f);
+                float *const to = out + i * matrix + packed_at(p, part * p->in_c + c + l, f);
                 for (int64_t j = 0; j < 16; j++)
                     to[j] = j < count ? point[j][i][l] : 0.0F;
             }
@@ -116,7 +117,7 @@ void wf_wino_filter(const wf_ctx *ctx, const wf_wino *p, const float *w, float *
 {
     /* Threads divide the filters: each writes places of its own, so the result does not depend on them. */
     const int64_t filters = p->backward ? p->k : p->width / 16;
-    const int64_t phases = p->in_phases * p->in_phases * p->out_phases * p->out_phases;
+    const int64_t phases = p->backward ? p->out_phases * p->out_phases : wf_wino_parts(p);
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, wf_wino_filter_count(p))) schedule(static)
     for (int64_t at = 0; at < filters * phases; at++)
         if (p->backward)

@@ -1,16 +1,18 @@
 /* Filter gradients by minimal filtering: dw = G' [(A dy A') times (B' x B)] G, the products summed over tiles.
  *
  * The gradients of all tiles are transformed first; then each thread takes units of input channels, transforms their
- * tiles block by block and sums products in its cache. No sum is split between threads. Where the transformed gradients
- * would be large, the tiles are taken in several rounds, which add to dw. */
+ * tiles block by block and sums products in its cache. No sum is split between threads, but for volumes of few
+ * channels, whose tiles are cut into chains: as many as the shape says, added in their order. Where the transformed
+ * gradients would be large, the tiles are taken in several rounds, which add to dw. */
 #include "core/cpu/simd_impl.h"
 #include "core/cpu/wino_impl.h"
 
 #include <omp.h>
 #include <string.h>
 
-/* Bytes of transformed gradients in a round; of a unit's sums; and tiles that are multiplied at a time. */
-enum { ROUND_BYTES = 24 << 20, SUM_BYTES = 7 << 16, BLOCK_TILES = 64 };
+/* Bytes of transformed gradients in a round; of a unit's sums; tiles that are multiplied at a time; and as many chains
+ * of all units as a volume has at least. */
+enum { ROUND_BYTES = 24 << 20, SUM_BYTES = 7 << 16, BLOCK_TILES = 64, CHAINS = 16 };
 
 /* What the threads of a call share. `values` is written before the units begin and only read after that. */
 typedef struct grad {
@@ -18,7 +20,9 @@ typedef struct grad {
     const float *x, *dy, *zeros;
     float *dw, *values; /* transformed gradients, [block][point][panel][tile][32] */
     bool accumulate;
-    int64_t unit, units;                         /* input channels of a unit; units of all phases */
+    int64_t unit, units;                         /* input channels of a unit; units of all parts */
+    int64_t chains;                              /* of a unit */
+    float *sums;                                 /* of all chains, if a unit has several */
     int64_t first, tiles;                        /* of this round */
     int64_t panel_step, point_step, values_step; /* of values: to the next panel, point, block */
     int64_t block_step;                          /* of a block of input values: point to point; [point][tile][unit] */
@@ -33,6 +37,7 @@ static grad grad_of(const wf_wino *p, const float *x, const float *dy, bool accu
     /* The sums of a unit, over all points and outputs, stay in the second-level cache (448 KiB) while tiles pass. */
     g.unit = p->in_c % 32 == 0 && 32 * channel <= SUM_BYTES ? 32 : 16;
     g.units = p->k / g.unit;
+    g.chains = p->planes > 1 ? wf_wino_ceiling(CHAINS, g.units) : 1;
     /* At least one block, however many channels there are. */
     g.tiles = wf_cpu_min(p->tiles, ROUND_BYTES / channel / BLOCK_TILES * BLOCK_TILES + BLOCK_TILES);
     g.panel_step = wf_wino_step(BLOCK_TILES * WINO_PANEL);
@@ -95,16 +100,15 @@ static void taps_of(const grad *g, const float *sums, pack tap[9])
 }
 
 /* PACK outputs by 16 channels into dw[out][tap][channel]. */
-static void store_square(const grad *g, const float *sums, int64_t o, int64_t channel, int64_t phase, bool add)
+static void store_square(const grad *g, const float *sums, int64_t o, int64_t channel, wf_wino_phase phase, bool add)
 {
     const wf_wino *const p = g->p;
-    const int64_t all = p->stride == 2 ? 16 : 9, count = p->taps * p->taps;
+    const int64_t all = wf_wino_taps(p), count = p->taps * p->taps;
     pack tap[16][9];
     for (int64_t c = 0; c < 16; c++)
         taps_of(g, sums + c * g->sum_step + o, tap[c]);
     for (int64_t t = 0; t < count; t++) {
-        const int64_t at =
-            wf_wino_tap(p, phase / p->in_phases, phase % p->in_phases, (int)t / p->taps, (int)t % p->taps);
+        const int64_t at = wf_wino_tap(p, phase, (int)t / p->taps, (int)t % p->taps);
         for (int64_t l = 0; l < PACK; l++) {
             float *const to = g->dw + ((o + l) * all + at) * p->in_c + channel;
             for (int64_t c = 0; c < 16; c++)
@@ -113,61 +117,101 @@ static void store_square(const grad *g, const float *sums, int64_t o, int64_t ch
     }
 }
 
-/* A unit's sums live for all tiles of the round, then are turned into taps and stored once. */
-static void run_unit(const grad *g, int64_t unit, float *work)
+/* The sums of a unit over the tiles of a chain. */
+static void sum_chain(const grad *g, int64_t unit, int64_t chain, float *block, float *sums)
 {
     const wf_wino *const p = g->p;
-    const int64_t phase = unit * g->unit / p->in_c, channel = unit * g->unit % p->in_c;
-    float *const block = work, *const sums = work + p->points * g->block_step;
-    for (int64_t at = 0; at < g->tiles; at += BLOCK_TILES) {
-        const int64_t count = wf_cpu_min(BLOCK_TILES, g->tiles - at);
+    const wf_wino_phase part = wf_wino_part(p, unit * g->unit / p->in_c);
+    const int64_t channel = unit * g->unit % p->in_c;
+    int64_t lo, hi;
+    wf_block(wf_wino_ceiling(g->tiles, BLOCK_TILES), g->chains, chain, &lo, &hi);
+    /* A short round may have fewer blocks than chains. */
+    if (lo == hi)
+        memset(sums, 0, (size_t)(p->points * g->sums_step) * sizeof *sums);
+    for (int64_t b = lo; b < hi; b++) {
+        const int64_t at = b * BLOCK_TILES, count = wf_cpu_min(BLOCK_TILES, g->tiles - at);
         for (int64_t t = 0; t < count; t++)
-            wf_wino_input_tile(p, (wf_wino_source){g->x, g->zeros}, g->first + at + t,
-                               (wf_wino_phase){phase / p->in_phases, phase % p->in_phases}, channel, g->unit,
+            wf_wino_input_tile(p, (wf_wino_source){g->x, g->zeros}, g->first + at + t, part, channel, g->unit,
                                block + t * g->unit, g->block_step);
         /* The first block overwrites, so sums need no clearing. */
-        multiply_block(g, at, count, block, at > 0, sums);
+        multiply_block(g, at, count, block, b > lo, sums);
     }
+}
+
+/* A unit's sums are turned into taps. */
+static void store_unit(const grad *g, int64_t unit, const float *sums)
+{
+    const wf_wino *const p = g->p;
+    const wf_wino_phase part = wf_wino_part(p, unit * g->unit / p->in_c);
+    const int64_t channel = unit * g->unit % p->in_c;
     /* Rounds after the first add to dw, always in the same order. */
     const bool add = g->accumulate || g->first > 0;
     for (int64_t c = 0; c < g->unit; c += 16)
         for (int64_t o = 0; o < p->out_c; o += PACK)
-            store_square(g, sums + c * g->sum_step, o, channel + c, phase, add);
+            store_square(g, sums + c * g->sum_step, o, channel + c, part, add);
+}
+
+/* The only chain of a unit keeps its sums in the thread's room, where they live for all tiles of the round. */
+static void run_unit_chain(const grad *g, int64_t at, float *work)
+{
+    const wf_wino *const p = g->p;
+    const int64_t unit = at / g->chains, chain = at % g->chains;
+    float *const own = work + p->points * g->block_step;
+    sum_chain(g, unit, chain, work, g->sums ? g->sums + at * p->points * g->sums_step : own);
+    if (!g->sums)
+        store_unit(g, unit, own);
+}
+
+static void join_chains(const grad *g, int64_t unit)
+{
+    const int64_t count = g->p->points * g->sums_step;
+    float *const sums = g->sums + unit * g->chains * count;
+    for (int64_t chain = 1; chain < g->chains; chain++)
+        for (int64_t i = 0; i < count; i++)
+            sums[i] += sums[chain * count + i];
+    store_unit(g, unit, sums);
 }
 
 static void run_round(const wf_ctx *ctx, const grad *g, int team, float *work)
 {
-    const int64_t turn = wf_cpu_turn(ctx, g->units);
+    const int64_t chains = g->units * g->chains, turn = wf_cpu_turn(ctx, chains);
 #pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t t = 0; t < g->tiles; t++)
         wf_wino_gradient_tile(g->p, (wf_wino_source){g->dy, g->zeros}, g->first + t,
                               g->values + t / BLOCK_TILES * g->values_step + t % BLOCK_TILES * WINO_PANEL,
                               g->point_step, g->panel_step);
     /* All gradients of the round are in the domain: the loop above ends with a barrier. */
-    for (int64_t first = 0; first < g->units; first += turn) {
-        const int64_t last = wf_cpu_min(first + turn, g->units);
+    for (int64_t first = 0; first < chains; first += turn) {
+        const int64_t last = wf_cpu_min(first + turn, chains);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
-        for (int64_t unit = first; unit < last; unit++)
-            run_unit(g, unit, work + omp_get_thread_num() * g->work);
+        for (int64_t at = first; at < last; at++)
+            run_unit_chain(g, at, work + omp_get_thread_num() * g->work);
         wf_ctx_progress(ctx);
     }
+    if (!g->sums)
+        return;
+#pragma omp parallel for num_threads(team) schedule(static)
+    for (int64_t unit = 0; unit < g->units; unit++)
+        join_chains(g, unit);
 }
 
 wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *p, const float *x, const float *dy, bool accumulate, float *dw)
 {
     const int team = ctx->threads < 1 ? 1 : ctx->threads;
     grad g = grad_of(p, x, dy, accumulate, dw);
-    /* One allocation: the gradients of a round, a room for each thread, then the zeros that stand for pixels
-     * outside. */
-    const int64_t zeros = p->in_c > p->out_c ? p->in_c : p->out_c,
-                  values = wf_wino_ceiling(g.tiles, BLOCK_TILES) * g.values_step;
-    const size_t bytes = (size_t)(values + team * g.work + zeros) * sizeof(float);
+    /* One allocation: the gradients of a round, a room for each thread, the zeros that stand for pixels outside, and
+     * the sums of chains. */
+    const int64_t zeros = wf_wino_step(p->in_c > p->out_c ? p->in_c : p->out_c),
+                  values = wf_wino_ceiling(g.tiles, BLOCK_TILES) * g.values_step,
+                  sums = g.chains > 1 ? g.units * g.chains * p->points * g.sums_step : 0;
+    const size_t bytes = (size_t)(values + team * g.work + zeros + sums) * sizeof(float);
     void *work = NULL;
     WF_TRY(wf_pool_take(ctx, bytes, &work));
     g.values = work;
     float *const blank = g.values + values + team * g.work;
     memset(blank, 0, (size_t)zeros * sizeof *blank);
     g.zeros = blank;
+    g.sums = g.chains > 1 ? blank + zeros : NULL;
     const int64_t round = g.tiles;
     for (; g.first < p->tiles; g.first += round) {
         /* The last round may be shorter; steps stay those of a full one. */

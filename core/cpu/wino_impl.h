@@ -1,10 +1,14 @@
 /* Convolution by minimal filtering (S. Winograd, "Arithmetic Complexity of Computations", 1980; A. Lavin and S. Gray,
- * "Fast Algorithms for Convolutional Neural Networks", 2016), two-dimensional, f32, channels-last.
+ * "Fast Algorithms for Convolutional Neural Networks", 2016), f32, channels-last, of two dimensions, and of the last
+ * two of three.
  *
  * Tiles of 4 x 4 outputs. Kernel 3 at stride 1: 6 x 6 products a tile where the direct form has 144. Kernel 4 at stride
  * 2: the four phases of the input (backwards: of the output) see kernels of 2, 5 x 5 products where the direct form has
  * 64. The points (0, 1, -1, 1/2, -2, infinity) and (0, 1, -1, -1/2, infinity) keep the rounding error at about twice
  * that of the direct sum.
+ *
+ * A volume's tiles lie in planes. The taps along the depth are not filtered minimally: they are further input channels
+ * of a tile, those of the planes that its outputs read. A direct form of 3 x 3 x 3 has 4 times the products.
  */
 #ifndef WF_CORE_CPU_WINO_IMPL_H
 #define WF_CORE_CPU_WINO_IMPL_H
@@ -30,9 +34,11 @@ typedef struct wf_wino {
     int64_t points;                                   /* a a */
     int64_t stride, pad[2];                           /* of the convolution */
     int64_t n, in_h, in_w, in_c, out_h, out_w, out_c; /* in and out as this direction reads and writes them */
+    int64_t in_d, out_d, planes;                      /* 1 in two dimensions; planes: taps along the depth */
+    int64_t off_d;                                    /* first input plane of output plane 0 */
     int64_t in_phases, out_phases;                    /* 1 or 2 per dimension */
     int64_t off[2][2]; /* first input of tile 0, by dimension and phase; phases are of the input, or the output */
-    int64_t k;         /* in_phases^2 in_c */
+    int64_t k;         /* planes in_phases^2 in_c */
     int64_t width;     /* out_c, filled up to whole vectors */
     int64_t tiles_h, tiles_w, tiles;
 } wf_wino;
@@ -55,10 +61,30 @@ wf_status wf_wino_run(wf_ctx *ctx, const wf_wino *plan, const float *in, const f
 wf_status wf_wino_gradient(wf_ctx *ctx, const wf_wino *plan, const float *x, const float *dy, bool accumulate,
                            float *dw);
 
-/* These structs are of two words, so that calls pass them in registers. */
+/* These structs are of two words, so that calls pass them in registers. plane: the tap along the depth, as this
+ * direction counts them. */
 typedef struct wf_wino_phase {
-    int64_t h, w;
+    int32_t h, w;
+    int64_t plane;
 } wf_wino_phase;
+
+/* Channels of a tile come in parts of in_c: by tap along the depth, then by phase of the input. */
+static inline int64_t wf_wino_parts(const wf_wino *p)
+{
+    return p->planes * p->in_phases * p->in_phases;
+}
+
+static inline wf_wino_phase wf_wino_part(const wf_wino *p, int64_t part)
+{
+    const int64_t phases = p->in_phases * p->in_phases;
+    return (wf_wino_phase){(int32_t)(part % phases / p->in_phases), (int32_t)(part % p->in_phases), part / phases};
+}
+
+/* Taps of a stored filter, over all of its dimensions. */
+static inline int64_t wf_wino_taps(const wf_wino *p)
+{
+    return p->planes * (p->stride == 2 ? 16 : 9);
+}
 
 /* What is read: data, and zeros (as many as a pixel has channels) where a tile reaches beyond it. */
 typedef struct wf_wino_source {
@@ -86,6 +112,6 @@ void wf_wino_multiply(int64_t k, int64_t n, wf_wino_rows a, const float *b, floa
 void wf_wino_multiply_transposed(int64_t k, int64_t n, wf_wino_rows a, wf_wino_rows b, bool accumulate, float *c,
                                  int64_t c_step);
 /* The tap of the stored filter, row-major, that is tap (i, j) of the small filter of a phase. */
-int64_t wf_wino_tap(const wf_wino *plan, int64_t phase_h, int64_t phase_w, int i, int j);
+int64_t wf_wino_tap(const wf_wino *plan, wf_wino_phase phase, int i, int j);
 
 #endif

@@ -117,9 +117,9 @@ static inline void output_square(int a, const float *from, int64_t step, pack *r
                : output_5(half + j, WINO_TILE, result + j, WINO_TILE);
 }
 
-/* Tiles are counted along the width first, then the height, then the samples. */
+/* Tiles are counted along the width first, then the height, then the planes of outputs of all samples. */
 typedef struct place {
-    int64_t n, h, w; /* sample and tile */
+    int64_t n, h, w; /* plane and tile */
 } place;
 
 static place place_of(const wf_wino *p, int64_t tile)
@@ -127,7 +127,14 @@ static place place_of(const wf_wino *p, int64_t tile)
     return (place){tile / p->tiles_w / p->tiles_h, tile / p->tiles_w % p->tiles_h, tile % p->tiles_w};
 }
 
-/* Finds the addresses of the inputs of a tile; those outside are zeros. */
+/* The plane of inputs, over all samples, that outputs of plane n read by this tap; negative: it lies outside. */
+static int64_t input_plane(const wf_wino *p, int64_t n, int64_t tap)
+{
+    const int64_t at = n % p->out_d + p->off_d + tap;
+    return at >= 0 && at < p->in_d ? n / p->out_d * p->in_d + at : -1;
+}
+
+/* Finds the addresses of the inputs of a tile in plane n; those outside are zeros. */
 static void input_pixels(const wf_wino *p, const float *in, const float *zeros, int64_t n, int64_t y0, int64_t x0,
                          const float **pixel)
 {
@@ -135,9 +142,9 @@ static void input_pixels(const wf_wino *p, const float *in, const float *zeros, 
     const int a = p->a;
     const int64_t step = p->in_phases, reach = (a - 1) * step;
     const int64_t column = step * p->in_c, row = p->in_w * column;
-    const float *corner = in + ((n * p->in_h + y0) * p->in_w + x0) * p->in_c;
+    const float *const corner = in + ((n * p->in_h + y0) * p->in_w + x0) * p->in_c;
     /* Most tiles lie inside and need no test for each pixel. */
-    if (y0 >= 0 && x0 >= 0 && y0 + reach < p->in_h && x0 + reach < p->in_w) {
+    if (n >= 0 && y0 >= 0 && x0 >= 0 && y0 + reach < p->in_h && x0 + reach < p->in_w) {
         for (int i = 0; i < a; i++)
             for (int j = 0; j < a; j++)
                 pixel[i * a + j] = corner + i * row + j * column;
@@ -146,7 +153,7 @@ static void input_pixels(const wf_wino *p, const float *in, const float *zeros, 
     for (int i = 0; i < a; i++)
         for (int j = 0; j < a; j++) {
             const int64_t y = y0 + i * step, x = x0 + j * step;
-            const bool inside = y >= 0 && y < p->in_h && x >= 0 && x < p->in_w;
+            const bool inside = n >= 0 && y >= 0 && y < p->in_h && x >= 0 && x < p->in_w;
             /* `zeros` is not moved by `first`: all of it is 0. */
             pixel[i * a + j] = inside ? corner + i * row + j * column : zeros;
         }
@@ -159,7 +166,7 @@ void wf_wino_input_tile(const wf_wino *p, wf_wino_source in, int64_t tile, wf_wi
     const int64_t step = p->in_phases, y0 = step * at.h * WINO_TILE + p->off[0][phase.h];
     const int64_t x0 = step * at.w * WINO_TILE + p->off[1][phase.w];
     const float *pixel[36];
-    input_pixels(p, in.data + first, in.zeros, at.n, y0, x0, pixel);
+    input_pixels(p, in.data + first, in.zeros, input_plane(p, at.n, phase.plane), y0, x0, pixel);
     if (p->a == 6)
         for (int64_t c = 0; c < channels; c += PACK)
             input_square(6, pixel, c, values + c, point_step);

@@ -332,6 +332,62 @@ static void points(void)
     }
 }
 
+static layer volume_new(int64_t n, int64_t c, int64_t f, const int64_t in[3], const int64_t pad[6])
+{
+    layer l = {.geom = {.nd = 3, .groups = 1}};
+    int64_t out[3];
+    for (int d = 0; d < 3; d++) {
+        l.geom.kernel[d] = 3;
+        l.geom.stride[d] = l.geom.dilation[d] = 1;
+        l.geom.pad_lo[d] = pad[2 * d];
+        l.geom.pad_hi[d] = pad[2 * d + 1];
+        out[d] = in[d] + pad[2 * d] + pad[2 * d + 1] - 2;
+    }
+    l.x = array_new(WF_SHAPE(n, c, in[0], in[1], in[2]), 1);
+    l.w = array_new(WF_SHAPE(f, c, 3, 3, 3), 2);
+    l.y = array_new(WF_SHAPE(n, f, out[0], out[1], out[2]), 3);
+    l.bias_y = array_new(WF_SHAPE(f), 4);
+    l.bias_x = array_new(WF_SHAPE(c), 5);
+    return l;
+}
+
+/* Volumes, which minimal filtering computes plane by plane with AVX2: pads of every kind, planes that lie outside, sums
+ * in one chain, in several and in chains without a tile; without a primitive of oneDNN, and the same bits whatever the
+ * threads. */
+static void volumes(void)
+{
+    static const struct {
+        int64_t n, c, f, in[3], pad[6];
+    } list[] = {
+        {2, 32, 16, {6, 16, 16}, {1, 1, 1, 1, 1, 1}}, {1, 16, 16, {9, 11, 18}, {0, 2, 0, 2, 1, 0}},
+        {2, 48, 32, {5, 15, 13}, {2, 0, 2, 1, 0, 0}}, {4, 96, 64, {4, 8, 8}, {1, 1, 1, 1, 1, 1}},
+        {1, 64, 16, {2, 16, 16}, {2, 2, 1, 1, 1, 1}}, {5, 16, 48, {3, 12, 12}, {0, 0, 1, 1, 1, 1}},
+    };
+    const char *const value = getenv("WEFT_MINIMAL");
+    const bool own = strcmp(wf_processor_level(), "x86-64-v3") == 0 && !(value && strcmp(value, "0") == 0);
+    const wf_epilogue relu = {.act = WF_ACT_RELU};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        layer l = volume_new(list[i].n, list[i].c, list[i].f, list[i].in, list[i].pad);
+        const int64_t plans = wf_ctx_memory(cpu).plans;
+        compare(&l, i % 2 ? &relu : NULL, i % 2 == 1);
+        WF_EXPECT(!own || wf_ctx_memory(cpu).plans == plans, "volume %zu: by oneDNN", i);
+        wf_array dw[2];
+        for (int t = 0; t < 2; t++) {
+            dw[t] = array_new(l.w.shape, 8);
+            WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1 + 2 * t));
+            WF_EXPECT_OK(
+                cpu->k->conv_backward_filter(cpu, &(wf_conv_args){.geom = &l.geom, .x = &l.x, .y = &l.y, .w = &dw[t]}));
+        }
+        WF_EXPECT_OK(wf_ctx_set_threads(cpu, 2));
+        check("gradient of a filter, 3 threads beside 1", &l, &dw[1], &dw[0]);
+        WF_EXPECT(!own || !memcmp(dw[0].data, dw[1].data, (size_t)wf_array_count(&dw[0]) * sizeof(float)),
+                  "volume %zu: 1 and 3 threads give other bits", i);
+        array_free(&dw[0]);
+        array_free(&dw[1]);
+        layer_free(&l);
+    }
+}
+
 /* Checks that results do not depend on the number of threads, where the library itself sums. */
 static void threads(void)
 {
@@ -419,6 +475,7 @@ int main(int argc, char **argv)
                                              {"products_without_place", products_without_place},
                                              {"grouped", grouped},
                                              {"points", points},
+                                             {"volumes", volumes},
                                              {"threads", threads},
                                              {"minimal", minimal},
                                              {"bounded", bounded},
