@@ -25,7 +25,6 @@ static forward_room split_room(const attention_job *job, int64_t worker)
         r.most[i] = -INFINITY;
         r.sum[i] = 0;
     }
-    memset(r.sums, 0, (size_t)(job->z.e * LANES) * sizeof *r.sums);
     return r;
 }
 
@@ -33,7 +32,7 @@ static forward_room split_room(const attention_job *job, int64_t worker)
 static void join_block(const attention_job *job, const attention_block *b, forward_room *r)
 {
     const float *const lse = (const float *)job->a->lse->data + (b->n * job->a->heads + b->h) * job->z.t + b->i;
-    wf_attention_turn(job, job->a->y, b, 1, r->sums);
+    wf_attention_turn(job, job->a->y, b, 1, r->rows, r->sums);
     for (int64_t i = 0; i < b->count; i++) {
         r->most[i] = lse[i];
         r->sum[i] = lse[i] == -INFINITY ? 0.0F : 1.0F;
@@ -41,33 +40,32 @@ static void join_block(const attention_job *job, const attention_block *b, forwa
 }
 
 /* Scores become exp(score - maximum so far); fade is what earlier sums are multiplied by. */
-static void soften(forward_room *r, int64_t count)
+static void soften(forward_room *r, int64_t count, int64_t width)
 {
     float next[LANES], base[LANES], sum[LANES] = {0};
     memcpy(next, r->most, sizeof next);
     for (int64_t j = 0; j < count; j++) {
         const float *const s = r->scores + j * LANES;
 #pragma omp simd
-        for (int i = 0; i < LANES; i++)
+        for (int64_t i = 0; i < width; i++)
             next[i] = s[i] > next[i] ? s[i] : next[i];
     }
 #pragma omp simd
-    for (int i = 0; i < LANES; i++) {
+    for (int64_t i = 0; i < width; i++) {
         /* Nothing seen so far: infinities must not be subtracted from each other. */
         base[i] = next[i] == -INFINITY ? 0.0F : next[i];
-        r->fade[i] = r->most[i] == -INFINITY ? 0.0F : vm_exp(r->most[i] - base[i]);
+        r->fade[i] = vm_exp_falling(r->most[i] - base[i]);
     }
     for (int64_t j = 0; j < count; j++) {
         float *const s = r->scores + j * LANES;
 #pragma omp simd
-        for (int i = 0; i < LANES; i++) {
-            const float p = vm_exp(s[i] - base[i]);
-            s[i] = s[i] == -INFINITY ? 0.0F : p;
+        for (int64_t i = 0; i < width; i++) {
+            s[i] = vm_exp_falling(s[i] - base[i]);
             sum[i] += s[i];
         }
     }
 #pragma omp simd
-    for (int i = 0; i < LANES; i++) {
+    for (int64_t i = 0; i < width; i++) {
         r->sum[i] = r->sum[i] * r->fade[i] + sum[i];
         r->most[i] = next[i];
     }
@@ -79,7 +77,7 @@ static void add_values(const attention_job *job, const attention_block *b, forwa
     /* `sums` is relative to the maximum before this block of keys: it is rescaled even if no value is added to it. */
     for (int64_t c = 0; c < job->z.e; c++)
 #pragma omp simd
-        for (int i = 0; i < LANES; i++)
+        for (int64_t i = 0; i < b->width; i++)
             r->sums[c * LANES + i] *= r->fade[i];
     /* Dropout comes after softmax, so `sum` already has the probabilities that are dropped here. */
     if (job->a->dropout > 0) {
@@ -107,14 +105,20 @@ static void put_block(const attention_job *job, const attention_block *b, const 
 {
     const int64_t all = job->a->heads * job->z.e;
     float *const lse = (float *)job->a->lse->data + (b->n * job->a->heads + b->h) * job->z.t + b->i;
+    float scale[LANES];
+    for (int64_t i = 0; i < b->width; i++)
+        scale[i] = r->sum[i] == 0 ? 0.0F : 1.0F / r->sum[i];
+    for (int64_t c = 0; c < job->z.e; c++)
+#pragma omp simd
+        for (int64_t i = 0; i < b->width; i++)
+            r->sums[c * LANES + i] *= scale[i];
+    const int64_t first = (b->n * job->z.t + b->i) * all + b->h * job->z.e;
+    const bool narrow = wf_cpu_is_narrow(job->a->y);
+    /* The block has read all its keys and values, so their room may hold rows of y. */
+    wf_attention_transpose(r->sums, LANES, job->z.e, b->count, 1, narrow ? r->rows : (float *)job->a->y->data + first,
+                           narrow ? job->z.e : all);
     for (int64_t i = 0; i < b->count; i++) {
-        const int64_t at = (b->n * job->z.t + b->i + i) * all + b->h * job->z.e;
-        /* The block has read all its keys and values, so their room may hold a row of y. */
-        float *const y = wf_cpu_place(job->a->y, at, job->z.e, false, r->rows);
-        const float scale = r->sum[i] == 0 ? 0.0F : 1.0F / r->sum[i];
-        for (int64_t c = 0; c < job->z.e; c++)
-            y[c] = scale * r->sums[c * LANES + i];
-        wf_cpu_put(job->a->y, at, job->z.e, r->rows);
+        wf_cpu_put(job->a->y, first + i * all, job->z.e, r->rows + i * job->z.e);
         lse[i] = r->sum[i] == 0 ? -INFINITY : r->most[i] + logf(r->sum[i]);
     }
 }
@@ -125,32 +129,58 @@ static void forward_block(const attention_job *job, int64_t unit, int64_t blocks
     const int64_t row = unit / blocks;
     const attention_block b = wf_attention_block(job, row / job->a->heads, row % job->a->heads, unit % blocks * LANES);
     forward_room r = split_room(job, worker);
-    wf_attention_turn(job, job->a->q, &b, (float)job->a->scale, r.queries);
+    wf_attention_turn(job, job->a->q, &b, (float)job->a->scale, r.rows, r.queries);
     if (job->a->joins)
         join_block(job, &b, &r);
+    else
+        memset(r.sums, 0, (size_t)(job->z.e * LANES) * sizeof *r.sums);
     /* No query of the block sees a key from `reach` on: with a causal mask half of the products are never made. */
     for (int64_t first = 0; first < b.reach; first += KEYS) {
         const int64_t count = wf_cpu_min(KEYS, b.reach - first);
         const attention_rows keys = wf_attention_rows(job, job->a->k, b.n, b.h, first, count, r.rows);
         wf_attention_scores(job, &b, r.queries, keys, first, count, r.scores);
-        soften(&r, count);
+        soften(&r, count, b.width);
         add_values(job, &b, &r, first, count);
     }
     put_block(job, &b, &r);
+}
+
+bool wf_attention_gathers(const wf_attention_args *args, const wf_attention_sizes *z)
+{
+    enum { LEAST_SAMPLES = 4, LONGEST = 256 };
+    return args->bias && z->n >= LEAST_SAMPLES && z->t <= LONGEST && z->s <= LONGEST;
+}
+
+static void gather_bias(const attention_job *job)
+{
+    const wf_attention_args *const a = job->a;
+    const wf_attention_sizes *const z = &job->z;
+    const int32_t *const index = a->index ? a->index->data : NULL;
+    for (int64_t h = 0; h < a->heads; h++)
+        for (int64_t j = 0; j < z->s; j++) {
+            float *const to = job->places + (h * z->s + j) * job->across;
+            for (int64_t i = 0; i < z->t; i++)
+                to[i] = job->bias[h * z->rows + (index ? index[i * z->s + j] : wf_attention_row(a, z->rows, i, j))];
+            for (int64_t i = z->t; i < job->across; i++)
+                to[i] = 0;
+        }
 }
 
 wf_status wf_attention_begin(wf_ctx *ctx, const wf_attention_args *args, size_t each, int64_t workers,
                              attention_job *job, size_t *bytes)
 {
     const wf_attention_sizes z = wf_attention_sizes_of(args);
+    const int64_t across = wf_attention_across(&z);
     const size_t table = (size_t)wf_pack_up(args->heads * z.rows);
-    *bytes = (table + (size_t)workers * each) * sizeof(float);
+    const size_t places = wf_attention_gathers(args, &z) ? (size_t)(args->heads * z.s * across) : 0;
+    *bytes = (table + places + (size_t)workers * each) * sizeof(float);
     void *data = NULL;
     WF_TRY(wf_pool_take(ctx, *bytes, &data));
     float *const bias = data;
-    *job = (attention_job){.a = args, .z = z, .dw = wf_pack_up(z.d), .ew = wf_pack_up(z.e), .each = each};
+    *job = (attention_job){
+        .a = args, .z = z, .across = across, .dw = wf_pack_up(z.d), .ew = wf_pack_up(z.e), .each = each};
     job->base = data;
-    job->room = bias + table;
+    job->room = bias + table + places;
     if (!args->bias)
         return WF_OK;
     job->bias = bias;
@@ -158,6 +188,9 @@ wf_status wf_attention_begin(wf_ctx *ctx, const wf_attention_args *args, size_t 
     for (int64_t h = 0; h < args->heads; h++)
         for (int64_t row = 0; row < z.rows; row++)
             bias[h * z.rows + row] = ((const float *)args->bias->data)[row * args->heads + h];
+    job->places = places > 0 ? bias + table : NULL;
+    if (job->places)
+        gather_bias(job);
     return WF_OK;
 }
 

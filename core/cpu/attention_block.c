@@ -35,39 +35,65 @@ attention_rows wf_attention_rows(const attention_job *job, const wf_array *of, i
     return (attention_rows){room, each};
 }
 
-/* The source has a query's features together, the block has a feature's queries together: read once, turned once, then
- * every key multiplies whole packs. */
-void wf_attention_turn(const attention_job *job, const wf_array *of, const attention_block *b, float scale, float *to)
+/* Turns rows of four; the compiler makes shuffles of registers of it. */
+WF_CPU_INLINE void turn_four(const float *from, int64_t from_step, float scale, float *to, int64_t to_step)
 {
-    const int64_t all = of->shape.dim[2], each = all / job->a->heads;
-    const int64_t at = (b->n * of->shape.dim[1] + b->i) * all + b->h * each;
-    memset(to, 0, (size_t)(each * LANES) * sizeof *to);
-    for (int64_t i = 0; i < b->count; i++)
-        for (int64_t c = 0; c < each; c += LANES) {
-            float room[LANES];
-            const int64_t n = wf_cpu_min(LANES, each - c);
-            const float *const row = wf_cpu_read(of, at + i * all + c, n, room);
-            for (int64_t x = 0; x < n; x++)
-                to[(c + x) * LANES + i] = scale * row[x];
-        }
+    typedef float four __attribute__((vector_size(16)));
+    four row[4];
+    for (int i = 0; i < 4; i++) {
+        memcpy(&row[i], from + i * from_step, sizeof row[i]);
+        row[i] *= scale;
+    }
+    const four low = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+    const four high = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+    const four low2 = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+    const four high2 = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+    row[0] = __builtin_shufflevector(low, low2, 0, 1, 4, 5);
+    row[1] = __builtin_shufflevector(low, low2, 2, 3, 6, 7);
+    row[2] = __builtin_shufflevector(high, high2, 0, 1, 4, 5);
+    row[3] = __builtin_shufflevector(high, high2, 2, 3, 6, 7);
+    for (int i = 0; i < 4; i++)
+        memcpy(to + i * to_step, &row[i], sizeof row[i]);
+}
+
+void wf_attention_transpose(const float *from, int64_t from_step, int64_t rows, int64_t columns, float scale, float *to,
+                            int64_t to_step)
+{
+    const int64_t most = rows / 4 * 4, whole = columns / 4 * 4;
+    for (int64_t i = 0; i < most; i += 4)
+        for (int64_t c = 0; c < whole; c += 4)
+            turn_four(from + i * from_step + c, from_step, scale, to + c * to_step + i, to_step);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = i < most ? whole : 0; c < columns; c++)
+            to[c * to_step + i] = scale * from[i * from_step + c];
+}
+
+/* Every key multiplies whole packs: lanes beyond the queries are 0. */
+void wf_attention_turn(const attention_job *job, const wf_array *of, const attention_block *b, float scale, float *room,
+                       float *to)
+{
+    const int64_t each = of->shape.dim[2] / job->a->heads;
+    const attention_rows rows = wf_attention_rows(job, of, b->n, b->h, b->i, b->count, room);
+    wf_attention_transpose(rows.data, rows.step, b->count, each, scale, to, LANES);
+    for (int64_t c = 0; c < each && b->count < b->width; c++)
+        memset(to + c * LANES + b->count, 0, (size_t)(b->width - b->count) * sizeof *to);
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-enum { TALL = 4 };
+enum { TALLEST = 8, MOST_PACKS = 4 };
 
 /* `rows` of c by `packs` packs of its columns, both constants where it is inlined. */
 WF_CPU_INLINE void multiply_tile(const attention_product *p, int64_t m, int64_t n, int rows, int packs)
 {
-    pack sum[TALL][4];
+    pack sum[TALLEST][MOST_PACKS];
     for (int r = 0; r < rows; r++)
         for (int x = 0; x < packs; x++)
-            sum[r][x] = pack_load(p->c + (m + r) * p->ldc + n + x * PACK);
-    /* All sums of the tile stay in registers over k. The caller has put the start values into c, so the same loop
-     * serves a fresh product and one that adds. */
+            sum[r][x] = p->fresh ? (pack){0} : pack_load(p->c + (m + r) * p->ldc + n + x * PACK);
+    /* All sums of the tile stay in registers over k. */
     const float *a = p->a + m * p->row, *b = p->b + n;
     for (int64_t k = 0; k < p->k; k++, a += p->column, b += p->ldb) {
-        pack right[4];
+        pack right[MOST_PACKS];
         for (int x = 0; x < packs; x++)
             right[x] = pack_load(b + x * PACK);
         for (int r = 0; r < rows; r++) {
@@ -81,26 +107,46 @@ WF_CPU_INLINE void multiply_tile(const attention_product *p, int64_t m, int64_t 
             pack_store(p->c + (m + r) * p->ldc + n + x * PACK, sum[r][x]);
 }
 
-WF_CPU_INLINE void multiply_columns(const attention_product *p, int64_t n, int packs)
+/* The rows that are left, fewer than `tall`, in one tile: one after the other they would wait for each sum. */
+WF_CPU_INLINE void multiply_rest(const attention_product *p, int64_t m, int64_t n, int tall, int packs)
 {
-    int64_t m = 0;
-    for (; m + TALL <= p->m; m += TALL)
-        multiply_tile(p, m, n, TALL, packs);
-    for (; m < p->m; m++)
+    const int64_t left = p->m - m;
+    if (tall > 7 && left == 7)
+        multiply_tile(p, m, n, 7, packs);
+    else if (tall > 6 && left == 6)
+        multiply_tile(p, m, n, 6, packs);
+    else if (tall > 5 && left == 5)
+        multiply_tile(p, m, n, 5, packs);
+    else if (tall > 4 && left == 4)
+        multiply_tile(p, m, n, 4, packs);
+    else if (left == 3)
+        multiply_tile(p, m, n, 3, packs);
+    else if (left == 2)
+        multiply_tile(p, m, n, 2, packs);
+    else if (left == 1)
         multiply_tile(p, m, n, 1, packs);
 }
 
+WF_CPU_INLINE void multiply_columns(const attention_product *p, int64_t n, int tall, int packs)
+{
+    int64_t m = 0;
+    for (; m + tall <= p->m; m += tall)
+        multiply_tile(p, m, n, tall, packs);
+    multiply_rest(p, m, n, tall, packs);
+}
+
+/* A tile has at least eight sums, the additions that are in flight in two units of four cycles: 16 of them fit the 32
+ * registers of AVX-512, 12 the 16 of others. */
 void wf_attention_multiply(const attention_product *p)
 {
     int64_t n = 0;
-    /* 16 sums fit the 32 registers of AVX-512, 8 the 16 of others. */
     if (PACK == 16)
         for (; n + 4 * PACK <= p->n; n += 4 * PACK)
-            multiply_columns(p, n, 4);
+            multiply_columns(p, n, 4, 4);
     for (; n + 2 * PACK <= p->n; n += 2 * PACK)
-        multiply_columns(p, n, 2);
+        multiply_columns(p, n, 6, 2);
     for (; n < p->n; n += PACK)
-        multiply_columns(p, n, 1);
+        multiply_columns(p, n, 8, 1);
 }
 
 /* --- scores ------------------------------------------------------------------------------------------------------- */
@@ -110,6 +156,15 @@ void wf_attention_multiply(const attention_product *p)
 static void add_table(const attention_job *job, const attention_block *b, int64_t first, int64_t count, float *scores)
 {
     const float *const table = job->bias + b->h * job->z.rows;
+    for (int64_t j = 0; job->places && j < count; j++) {
+        const float *const from = job->places + (b->h * job->z.s + first + j) * job->across + b->i;
+        float *const s = scores + j * LANES;
+#pragma omp simd
+        for (int64_t i = 0; i < b->width; i++)
+            s[i] += from[i];
+    }
+    if (job->places)
+        return;
     const int32_t *const index = job->a->index ? whole_numbers(job->a->index) : NULL;
     for (int64_t i = 0; i < b->count; i++)
         for (int64_t j = 0; j < count; j++) {
@@ -135,12 +190,15 @@ static void hide_regions(const attention_job *job, const attention_block *b, int
                          float *scores)
 {
     const int64_t group = wf_attention_sample(job->a, b->n) % job->z.groups;
-    const int32_t *const q = whole_numbers(job->a->q_region) + group * job->z.t + b->i;
     const int32_t *const k = whole_numbers(job->a->k_region) + group * job->z.s + first;
-    for (int64_t j = 0; j < count; j++)
-        for (int64_t i = 0; i < b->count; i++)
-            if (q[i] != k[j])
-                scores[j * LANES + i] = -INFINITY;
+    int32_t q[LANES] = {0};
+    memcpy(q, whole_numbers(job->a->q_region) + group * job->z.t + b->i, (size_t)b->count * sizeof *q);
+    for (int64_t j = 0; j < count; j++) {
+        float *const s = scores + j * LANES;
+#pragma omp simd
+        for (int64_t i = 0; i < b->width; i++)
+            s[i] = q[i] != k[j] ? -INFINITY : s[i];
+    }
 }
 
 /* The block was cut at the reach of its last query; earlier queries of a causal block end sooner. */
@@ -157,8 +215,8 @@ static void hide_beyond(const attention_job *job, const attention_block *b, int6
 void wf_attention_scores(const attention_job *job, const attention_block *b, const float *queries, attention_rows keys,
                          int64_t first, int64_t count, float *scores)
 {
-    memset(scores, 0, (size_t)(count * LANES) * sizeof *scores);
-    wf_attention_multiply(&(attention_product){.m = count,
+    wf_attention_multiply(&(attention_product){.fresh = true,
+                                               .m = count,
                                                .n = b->width,
                                                .k = job->z.d,
                                                .a = keys.data,

@@ -13,21 +13,23 @@ typedef struct backward_room {
     float *q_rows, *dy_rows;                          /* [LANES][dw], [LANES][ew] */
     float *keys, *values;                             /* widened rows */
     float *dk, *dv;                                   /* [keys of the span][dw], [..][ew] */
+    float *sums; /* dbias of each query and key, of the samples so far: [s][across] */
     float lse[LANES], mean[LANES];
 } backward_room;
 
-/* Some queries and keys of a head. */
+/* Some queries and keys of a head, in one sample or, if all of it, in several. */
 typedef struct backward_span {
-    int64_t n, h;
+    int64_t n, samples, h;
     int64_t query, queries_end, key, keys_end; /* query and key begin blocks */
     bool q, kv;                                /* which gradients are made: dq, or dk and dv */
     double *dbias;                             /* [rows]; NULL: not wanted */
 } backward_span;
 
-static int64_t room_floats(const wf_attention_sizes *z, int64_t keys)
+static int64_t room_floats(const wf_attention_args *args, const wf_attention_sizes *z, int64_t keys)
 {
+    const int64_t sums = args->dbias && wf_attention_gathers(args, z) ? z->s * wf_attention_across(z) : 0;
     const int64_t dw = wf_pack_up(z->d), ew = wf_pack_up(z->e);
-    return (2 * z->d + z->e + 3 * KEYS + dw + ew) * LANES + KEYS * (z->d + z->e) + keys * (dw + ew);
+    return (2 * z->d + z->e + 3 * KEYS + dw + ew) * LANES + KEYS * (z->d + z->e) + keys * (dw + ew) + sums;
 }
 
 static backward_room split_room(const attention_job *job, const backward_span *s, int64_t worker)
@@ -46,19 +48,31 @@ static backward_room split_room(const attention_job *job, const backward_span *s
     r.values = r.keys + KEYS * z->d;
     r.dk = r.values + KEYS * z->e;
     r.dv = r.dk + keys * job->dw;
-    memset(r.dk, 0, (size_t)(keys * (job->dw + job->ew)) * sizeof *r.dk);
+    r.sums = job->places && s->dbias ? r.dv + keys * job->ew : NULL;
     return r;
 }
 
-/* Rows of `each` features from [features][LANES], which is padded to whole packs. */
-static void turn_back(const float *from, int64_t each, int64_t count, int64_t width, float *to)
+/* Rows of `each` features, times scale and padded to whole packs. */
+static void copy_rows(attention_rows from, int64_t each, int64_t count, int64_t width, float scale, float *to)
 {
     for (int64_t i = 0; i < count; i++) {
+        const float *const row = from.data + i * from.step;
+#pragma omp simd
         for (int64_t c = 0; c < each; c++)
-            to[i * width + c] = from[c * LANES + i];
+            to[i * width + c] = scale * row[c];
         for (int64_t c = each; c < width; c++)
             to[i * width + c] = 0;
     }
+}
+
+/* Rows of q or dy, both ways round: to [features][LANES] and rows [..][width]. */
+static void load_rows(const attention_job *job, const wf_array *of, const attention_block *b, float scale, float *room,
+                      float *to, float *rows)
+{
+    const int64_t each = of->shape.dim[2] / job->a->heads;
+    wf_attention_turn(job, of, b, scale, room, to);
+    copy_rows(wf_attention_rows(job, of, b->n, b->h, b->i, b->count, room), each, b->count, wf_pack_up(each), scale,
+              rows);
 }
 
 /* Queries and dy of a block, both ways round; its lse and the sums of dy y. */
@@ -66,13 +80,12 @@ static void load_block(const attention_job *job, const attention_block *b, backw
 {
     const wf_attention_args *const a = job->a;
     const float *const lse = (const float *)a->lse->data + (b->n * a->heads + b->h) * job->z.t + b->i;
-    wf_attention_turn(job, a->q, b, (float)a->scale, r->queries);
-    wf_attention_turn(job, a->dy, b, 1, r->up);
-    turn_back(r->queries, job->z.d, b->count, job->dw, r->q_rows);
-    turn_back(r->up, job->z.e, b->count, job->ew, r->dy_rows);
+    load_rows(job, a->q, b, (float)a->scale, r->keys, r->queries, r->q_rows);
+    load_rows(job, a->dy, b, 1, r->values, r->up, r->dy_rows);
     memset(r->dq, 0, (size_t)(job->z.d * LANES) * sizeof *r->dq);
     for (int64_t i = 0; i < LANES; i++) {
-        r->lse[i] = i < b->count ? lse[i] : -INFINITY;
+        /* A query that sees no key has probabilities of 0, and so has a lane without a query. */
+        r->lse[i] = i < b->count && lse[i] != -INFINITY ? lse[i] : INFINITY;
         r->mean[i] = 0;
     }
     for (int64_t i = 0; i < b->count; i++) {
@@ -97,11 +110,8 @@ static void differentiate(const attention_job *job, const attention_block *b, ba
     for (int64_t j = 0; j < count; j++) {
         float *const s = r->scores + j * LANES, *const g = r->grads + j * LANES, *const k = r->kept + j * LANES;
 #pragma omp simd
-        for (int i = 0; i < LANES; i++) {
-            const bool hidden = s[i] == -INFINITY || r->lse[i] == -INFINITY;
-            const float p = hidden ? 0.0F : vm_exp(s[i] - r->lse[i]);
-            s[i] = p;
-        }
+        for (int64_t i = 0; i < b->width; i++)
+            s[i] = vm_exp_falling(s[i] - r->lse[i]);
         /* mean (D) was made of y, which dropout is part of already; only dy v gets the factor here. */
         if (drops)
             for (int64_t i = 0; i < b->count; i++) {
@@ -110,21 +120,33 @@ static void differentiate(const attention_job *job, const attention_block *b, ba
             }
         else
 #pragma omp simd
-            for (int i = 0; i < LANES; i++)
+            for (int64_t i = 0; i < b->width; i++)
                 g[i] = s[i] * (g[i] - r->mean[i]);
     }
 }
 
-static void add_bias_gradient(const attention_job *job, const attention_block *b, const float *grads, double *dbias,
-                              int64_t first, int64_t count)
+static void add_bias_gradient(const attention_job *job, const attention_block *b, const float *grads, int64_t step,
+                              double *dbias, int64_t first, int64_t count)
 {
     const int32_t *const index = job->a->index ? job->a->index->data : NULL;
     for (int64_t i = 0; i < b->count; i++)
         for (int64_t j = 0; j < count; j++) {
             const int64_t row = index ? index[(b->i + i) * job->z.s + first + j]
                                       : wf_attention_row(job->a, job->z.rows, b->i + i, first + j);
-            dbias[row] += grads[j * LANES + i];
+            dbias[row] += grads[j * step + i];
         }
+}
+
+static void add_places(const attention_job *job, const attention_block *b, const backward_room *r, int64_t first,
+                       int64_t count)
+{
+    for (int64_t j = 0; j < count; j++) {
+        const float *const g = r->grads + j * LANES;
+        float *const to = r->sums + (first + j) * job->across + b->i;
+#pragma omp simd
+        for (int64_t i = 0; i < b->width; i++)
+            to[i] += g[i];
+    }
 }
 
 /* The products that scores go into, and their gradients. */
@@ -151,8 +173,8 @@ static void backward_keys(const attention_job *job, const backward_span *s, cons
     const attention_rows keys = wf_attention_rows(job, a->k, b->n, b->h, first, count, r->keys);
     const attention_rows values = wf_attention_rows(job, a->v, b->n, b->h, first, count, r->values);
     wf_attention_scores(job, b, r->queries, keys, first, count, r->scores);
-    memset(r->grads, 0, (size_t)(count * LANES) * sizeof *r->grads);
-    wf_attention_multiply(&(attention_product){.m = count,
+    wf_attention_multiply(&(attention_product){.fresh = true,
+                                               .m = count,
                                                .n = b->width,
                                                .k = job->z.e,
                                                .a = values.data,
@@ -163,8 +185,10 @@ static void backward_keys(const attention_job *job, const backward_span *s, cons
                                                .c = r->grads,
                                                .ldc = LANES});
     differentiate(job, b, r, first, count);
-    if (s->dbias)
-        add_bias_gradient(job, b, r->grads, s->dbias, first, count);
+    if (r->sums)
+        add_places(job, b, r, first, count);
+    else if (s->dbias)
+        add_bias_gradient(job, b, r->grads, LANES, s->dbias, first, count);
     if (s->kv)
         add_key_products(job, b, r, first - s->key, count);
     if (s->q)
@@ -180,48 +204,75 @@ static void backward_keys(const attention_job *job, const backward_span *s, cons
                                                    .ldc = LANES});
 }
 
-/* Row `t` of head h, scaled. */
+/* Row `t` of head h. */
 static void put_row(const attention_job *job, const wf_array *to, const attention_block *b, int64_t t,
-                    const float *from, int64_t step, float scale, float *room)
+                    const float *from, float *room)
 {
     const int64_t all = to->shape.dim[2], each = all / job->a->heads;
     const int64_t at = (b->n * to->shape.dim[1] + t) * all + b->h * each;
     const bool adds = job->a->adds;
     float *const row = wf_cpu_place(to, at, each, adds, room);
     for (int64_t c = 0; c < each; c++)
-        row[c] = scale * from[c * step] + (adds ? row[c] : 0);
+        row[c] = from[c] + (adds ? row[c] : 0);
     wf_cpu_put(to, at, each, room);
+}
+
+static void run_sample(const attention_job *job, const backward_span *s, int64_t n, backward_room *r)
+{
+    const wf_attention_args *const a = job->a;
+    /* n and h are set before the loop, since a span without queries still writes dk and dv. */
+    attention_block b = {.n = n, .h = s->h};
+    if (s->kv)
+        memset(r->dk, 0, (size_t)((s->keys_end - s->key) * (job->dw + job->ew)) * sizeof *r->dk);
+    for (int64_t i = s->query; i < s->queries_end; i += LANES) {
+        b = wf_attention_block(job, n, s->h, i);
+        /* A span begins and ends at whole blocks of keys; the block's reach may end before both. */
+        const int64_t end = wf_cpu_min(b.reach, s->keys_end);
+        load_block(job, &b, r);
+        for (int64_t first = s->key; first < end; first += KEYS)
+            backward_keys(job, s, &b, r, first, wf_cpu_min(KEYS, end - first));
+        /* The keys of the block have used the rows of queries. */
+        if (s->q)
+            wf_attention_transpose(r->dq, LANES, job->z.d, b.count, (float)a->scale, r->q_rows, job->dw);
+        for (int64_t x = 0; x < b.count && s->q; x++)
+            put_row(job, a->dq, &b, i + x, r->q_rows + x * job->dw, r->keys);
+    }
+    for (int64_t j = 0; s->kv && j < s->keys_end - s->key; j++) {
+        if (a->dk)
+            put_row(job, a->dk, &b, s->key + j, r->dk + j * job->dw, r->keys);
+        if (a->dv)
+            put_row(job, a->dv, &b, s->key + j, r->dv + j * job->ew, r->values);
+    }
 }
 
 static void run_span(const attention_job *job, const backward_span *s, int64_t worker)
 {
-    const wf_attention_args *const a = job->a;
+    const wf_attention_sizes *const z = &job->z;
     backward_room r = split_room(job, s, worker);
-    /* n and h are set before the loop, since a span without queries still writes dk and dv. */
-    attention_block b = {.n = s->n, .h = s->h};
-    for (int64_t i = s->query; i < s->queries_end; i += LANES) {
-        b = wf_attention_block(job, s->n, s->h, i);
-        /* A span begins and ends at whole blocks of keys; the block's reach may end before both. */
-        const int64_t end = wf_cpu_min(b.reach, s->keys_end);
-        load_block(job, &b, &r);
-        for (int64_t first = s->key; first < end; first += KEYS)
-            backward_keys(job, s, &b, &r, first, wf_cpu_min(KEYS, end - first));
-        for (int64_t x = 0; x < b.count && s->q; x++)
-            put_row(job, a->dq, &b, i + x, r.dq + x, LANES, (float)a->scale, r.keys);
-    }
-    for (int64_t j = 0; s->kv && j < s->keys_end - s->key; j++) {
-        if (a->dk)
-            put_row(job, a->dk, &b, s->key + j, r.dk + j * job->dw, 1, 1, r.keys);
-        if (a->dv)
-            put_row(job, a->dv, &b, s->key + j, r.dv + j * job->ew, 1, 1, r.values);
-    }
+    if (r.sums)
+        memset(r.sums, 0, (size_t)(z->s * job->across) * sizeof *r.sums);
+    for (int64_t n = s->n; n < s->n + s->samples; n++)
+        run_sample(job, s, n, &r);
+    const attention_block all = {.h = s->h, .count = z->t};
+    if (r.sums)
+        add_bias_gradient(job, &all, r.sums, job->across, s->dbias, 0, z->s);
 }
 
 /* How the queries and keys of all heads are divided into spans, which no two share a gradient. */
 typedef struct backward_pass {
     bool q, kv;
     int64_t queries, keys; /* of a span; 0: all */
+    int64_t samples;       /* of a span that is a whole head; 0: one */
 } backward_pass;
+
+/* Gradients of a gathered bias are summed over so many samples before they go to their rows. A number that does not
+ * depend on the threads: sums have one order. */
+static int64_t samples_of_span(const wf_attention_args *args)
+{
+    enum { MOST = 16, LEAST_SPANS = 64 };
+    const int64_t n = args->q->shape.dim[0], fair = n * args->heads / LEAST_SPANS;
+    return !args->dbias || fair < 1 ? 1 : wf_cpu_min(fair, MOST);
+}
 
 static int64_t spans_along(int64_t all, int64_t each)
 {
@@ -233,12 +284,14 @@ static backward_span span_of(const attention_job *job, const backward_pass *p, i
     const wf_attention_sizes *const z = &job->z;
     const int64_t along = spans_along(z->s, p->keys), each = spans_along(z->t, p->queries) * along;
     const int64_t head = unit / each, query = unit % each / along, key = unit % along;
-    backward_span s = {.n = head / job->a->heads, .h = head % job->a->heads, .q = p->q, .kv = p->kv};
+    const int64_t samples = p->samples > 0 ? p->samples : 1, n = head / job->a->heads * samples;
+    backward_span s = {.n = n, .h = head % job->a->heads, .q = p->q, .kv = p->kv};
+    s.samples = wf_cpu_min(samples, z->n - n);
     s.query = query * p->queries;
     s.queries_end = p->queries > 0 ? wf_cpu_min(s.query + p->queries, z->t) : z->t;
     s.key = key * p->keys;
     s.keys_end = p->keys > 0 ? wf_cpu_min(s.key + p->keys, z->s) : z->s;
-    /* A head of a sample adds to a row of its own, which fold_bias sums: threads share none. */
+    /* A span adds to a row of its own, which fold_bias sums: threads share none. */
     s.dbias = job->a->dbias ? dbias + head * z->rows : NULL;
     return s;
 }
@@ -247,13 +300,14 @@ static wf_status run_pass(wf_ctx *ctx, const wf_attention_args *args, const back
                           double *dbias)
 {
     const wf_attention_sizes z = wf_attention_sizes_of(args);
-    const int64_t units = z.n * args->heads * spans_along(z.t, p->queries) * spans_along(z.s, p->keys);
+    const int64_t groups = spans_along(z.n, p->samples > 0 ? p->samples : 1);
+    const int64_t units = groups * args->heads * spans_along(z.t, p->queries) * spans_along(z.s, p->keys);
     const int64_t workers = units > 0 ? wf_cpu_min(team, units) : 1, turn = wf_cpu_turn(ctx, units);
     attention_job job;
     size_t bytes = 0;
     /* Rooms are sized for the largest span; the last one of a head may be shorter. */
-    WF_TRY(wf_attention_begin(ctx, args, (size_t)room_floats(&z, p->kv ? p->keys > 0 ? p->keys : z.s : 0), workers,
-                              &job, &bytes));
+    WF_TRY(wf_attention_begin(ctx, args, (size_t)room_floats(args, &z, p->kv ? p->keys > 0 ? p->keys : z.s : 0),
+                              workers, &job, &bytes));
     for (int64_t first = 0; first < units; first += turn) {
         const int64_t last = wf_cpu_min(first + turn, units);
 #pragma omp parallel for num_threads((int)workers) schedule(static, 1)
@@ -269,7 +323,7 @@ static wf_status run_pass(wf_ctx *ctx, const wf_attention_args *args, const back
 }
 
 /* Over the samples, in their order. */
-static void fold_bias(const wf_attention_args *args, const double *part)
+static void fold_bias(const wf_attention_args *args, const double *part, int64_t groups)
 {
     const wf_attention_sizes z = wf_attention_sizes_of(args);
     const int64_t heads = args->heads, rows = z.rows;
@@ -277,7 +331,7 @@ static void fold_bias(const wf_attention_args *args, const double *part)
     for (int64_t row = 0; row < rows; row++)
         for (int64_t h = 0; h < heads; h++) {
             double sum = 0;
-            for (int64_t n = 0; n < z.n; n++)
+            for (int64_t n = 0; n < groups; n++)
                 sum += part[(n * heads + h) * rows + row];
             to[row * heads + h] = (float)(args->adds ? to[row * heads + h] + sum : sum);
         }
@@ -289,7 +343,7 @@ static wf_status run_passes(wf_ctx *ctx, const wf_attention_args *args, double *
     const wf_attention_sizes z = wf_attention_sizes_of(args);
     const int64_t units = z.n * args->heads, team = wf_cpu_team(ctx, units * (z.t + 1) * (z.s + 1) * (z.d + z.e));
     const backward_pass queries = {.q = true, .queries = LANES}, keys = {.kv = true, .keys = KEYS};
-    const backward_pass all = {.q = args->dq, .kv = args->dk || args->dv};
+    const backward_pass all = {.q = args->dq, .kv = args->dk || args->dv, .samples = samples_of_span(args)};
     /* dbias sums over queries and keys of a head, so a head must be one span to have one order. */
     if (args->dbias || team < 2 * units)
         return run_pass(ctx, args, &all, team, dbias);
@@ -303,14 +357,15 @@ wf_status wf_cpu_attention_backward(wf_ctx *ctx, const wf_attention_args *args)
     if (args->q->dtype == WF_F64)
         return REF->attention_backward(ctx, args);
     const wf_attention_sizes z = wf_attention_sizes_of(args);
-    const size_t parts = args->dbias ? (size_t)(z.n * args->heads * z.rows) * sizeof(double) : 0;
+    const int64_t groups = spans_along(z.n, samples_of_span(args));
+    const size_t parts = args->dbias ? (size_t)(groups * args->heads * z.rows) * sizeof(double) : 0;
     void *dbias = NULL;
     WF_TRY(wf_pool_take(ctx, parts, &dbias));
     if (parts > 0)
         memset(dbias, 0, parts);
     const wf_status status = run_passes(ctx, args, dbias);
     if (status == WF_OK && args->dbias)
-        fold_bias(args, dbias);
+        fold_bias(args, dbias, groups);
     wf_pool_give(ctx, dbias, parts);
     return status;
 }

@@ -76,6 +76,15 @@ VM_INLINE float vm_exp(float x)
     return (1.0F + vm_expm1_core(r)) * vm_pow2(half) * vm_pow2(n - half);
 }
 
+/* For x <= 88; 0 below -87, where the result is hardly a normal number. */
+VM_INLINE float vm_exp_falling(float x)
+{
+    const float least = -87.0F;
+    int32_t n;
+    const float r = vm_exp_reduce(x < least ? least : x, &n), y = (1.0F + vm_expm1_core(r)) * vm_pow2(n);
+    return x < least ? 0.0F : y;
+}
+
 /* For x <= 88: ELU, tanh. */
 VM_INLINE float vm_expm1(float x)
 {

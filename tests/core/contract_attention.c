@@ -248,7 +248,12 @@ static const attention_case attention_cases[] = {
      .dropout = 0.3,
      .first_sample = 1,
      .grid = {.first_row = 1, .rows = 2, .all_rows = 5, .first_column = 2, .columns = 3, .all_columns = 6}},
+    /* A bias that is gathered once, and gradients of it that several samples share. */
+    {.n = 67, .heads = 3, .t = 7, .s = 5, .d = 3, .e = 2, .rows = 13, .index = true},
+    {.n = 33, .heads = 4, .t = 70, .s = 66, .d = 2, .e = 3, .rows = 31, .regions = true, .dropout = 0.1},
+    {.n = 5, .heads = 2, .t = 65, .s = 130, .d = 6, .e = 7, .rows = 31, .causal = true, .lengths = true},
     {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},
+    {.n = 1, .heads = 2, .t = 197, .s = 197, .d = 64, .e = 32},
     {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 1},
     {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 2 | 4, .rows = 3},
     {.n = 1, .heads = 2, .t = 6, .s = 7, .d = 3, .e = 5, .without = 1 | 4},
