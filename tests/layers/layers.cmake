@@ -1,6 +1,8 @@
 foreach(name functions_values loss_values functions_semantics attention gradcheck_functions gradcheck_arithmetic gradcheck_layers layers_errors layers_values small_values recurrent evaluation norm_residual pipeline_schedules chain_steps)
   weft_test(${name} LEVEL layers)
 endforeach()
+weft_test_source(attention_source attention)
+weft_test_ranks(attention_memory_proof attention ${attention_source} RANKS 1 ARGS memory ENVIRONMENT TEST_SAMPLES=1 LABELS proof)
 weft_test(golden LEVEL all)
 weft_test(recompute LEVEL optim RANKS 1 2 4)
 weft_test(several_inputs LEVEL optim RANKS 1 2 3)
