@@ -2,20 +2,24 @@
  *
  *     mpirun -np 2 --bind-to none bench_models --vgg-width 64 --unet-size 1024
  *
- * VGG-16 by channels and a U-Net by rows, one thread a rank. The step of one rank is taken while all ranks take it,
- * each with a model of its own, unconnected, since cores share memory and clocks; it and the parallel step take turns,
- * and medians of the slowest rank's times count. Efficiency is the time of one rank over ranks times the parallel one.
+ * VGG-16 by channels, a U-Net by rows and a GPT of 30 M by heads, one thread a rank. The step of one rank is taken
+ * while all ranks take it, each with a model of its own, unconnected, since cores share memory and clocks; it and the
+ * parallel step take turns, and medians of the slowest rank's times count. Efficiency is the time of one rank over
+ * ranks times the parallel one.
  */
 #include "examples/common.h"
+#include "examples/models/gpt.h"
 #include "examples/models/unet.h"
 #include "examples/models/vgg.h"
 #include "tests/bench/bench.h"
 
+#include <string.h>
+
 enum { MOST = 101 };
 
 typedef struct settings {
-    int64_t vgg_width, vgg_batch, unet_width, unet_size, unet_batch, repeats;
-    const char *compute;
+    int64_t vgg_width, vgg_batch, unet_width, unet_size, unet_batch, gpt_batch, repeats;
+    const char *compute, *only;
 } settings;
 
 /* A model in training: by itself, or shared. */
@@ -23,13 +27,19 @@ typedef struct trainee {
     wf_layer *model;
     wf_optim *optim;
     wf_tensor *x, *target; /* labels, or a mask */
-    bool mask;
+    bool mask, tokens;
     double took[MOST];
 } trainee;
 
 static settings read_settings(int argc, char **argv)
 {
-    settings s = {.vgg_width = 64, .vgg_batch = 64, .unet_width = 8, .unet_size = 1024, .unet_batch = 2, .repeats = 9};
+    settings s = {.vgg_width = 64,
+                  .vgg_batch = 64,
+                  .unet_width = 8,
+                  .unet_size = 1024,
+                  .unet_batch = 2,
+                  .gpt_batch = 1,
+                  .repeats = 9};
     const example_option table[] = {
         {"vgg-width", "N", "channels of VGG's first group", .number = &s.vgg_width, .most = EXAMPLE_MOST_SIZE,
          .least = 2},
@@ -39,6 +49,8 @@ static settings read_settings(int argc, char **argv)
         {"unet-size", "N", "height and width of its images, a multiple of 16", .number = &s.unet_size,
          .most = EXAMPLE_MOST_SIZE, .least = 16},
         {"unet-batch", "N", "images of a step", .number = &s.unet_batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"gpt-batch", "N", "texts of a step", .number = &s.gpt_batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
+        {"only", "NAME", "vgg, unet or gpt; else all three", .text = &s.only},
         {"repeats", "N", "steps of which the median counts", .number = &s.repeats, .most = EXAMPLE_MOST_COUNT,
          .least = 1},
         EXAMPLE_COMPUTE(&s.compute),
@@ -103,6 +115,25 @@ static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, const w
     return t;
 }
 
+static trainee gpt_new(wf_comm *comm, wf_tape *tape, const settings *s, const wf_mesh *mesh)
+{
+    wf_ctx *ctx = wf_comm_ctx(comm);
+    const gpt_opts opts = gpt_with_defaults((gpt_opts){.size = GPT_MEDIUM, .mesh = mesh});
+    const wf_shape shape = WF_SHAPE(s->gpt_batch, opts.tokens);
+    trainee t = {.model = gpt(ctx, opts), .tokens = true};
+    WF_MUST(wf_check(t.model));
+    wf_tensor **const of[] = {&t.x, &t.target};
+    for (int i = 0; i < 2; i++) {
+        *of[i] = wf_tensor_new(ctx, WF_I32, shape);
+        WF_MUST(wf_check(*of[i]));
+        WF_MUST(wf_tensor_fill(*of[i], 3 + i));
+        if (mesh)
+            WF_MUST(wf_tensor_set_layout(*of[i], wf_layout_batch(mesh, shape, 0, s->gpt_batch)));
+    }
+    (void)tape;
+    return t;
+}
+
 static void trainee_free(trainee *t)
 {
     wf_optim_free(t->optim);
@@ -116,8 +147,9 @@ static void step(wf_comm *comm, wf_tape *tape, trainee *t, int64_t i)
     WF_MUST(wf_barrier(comm));
     const double start = bench_seconds();
     wf_var *scores = wf_apply(t->model, wf_input(tape, t->x));
-    wf_var *loss =
-        t->mask ? wf_bce_logits(scores, t->target) : wf_softmax_cross_entropy(scores, t->target, (wf_label_opts){0});
+    wf_var *loss = t->mask     ? wf_bce_logits(scores, t->target)
+                   : t->tokens ? wf_token_cross_entropy(scores, t->target, (wf_label_opts){0})
+                               : wf_softmax_cross_entropy(scores, t->target, (wf_label_opts){0});
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_tape_reset(tape));
     bench_finish(wf_comm_ctx(comm));
@@ -153,6 +185,11 @@ static void compare(wf_comm *comm, const settings *s, const char *name, const ch
     wf_mesh_close(mesh);
 }
 
+static bool wants(const settings *s, const char *name)
+{
+    return !s->only || strcmp(s->only, name) == 0;
+}
+
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
@@ -162,9 +199,14 @@ int main(int argc, char **argv)
     example_compute(comm, s.compute);
     const int ranks = wf_comm_size(comm);
     snprintf(name, sizeof name, "VGG-16, batch %lld", (long long)s.vgg_batch);
-    compare(comm, &s, name, "channels", vgg_new, (wf_mesh_opts){.channel = ranks});
+    if (wants(&s, "vgg"))
+        compare(comm, &s, name, "channels", vgg_new, (wf_mesh_opts){.channel = ranks});
     snprintf(name, sizeof name, "U-Net, %lld x %lld", (long long)s.unet_size, (long long)s.unet_size);
-    compare(comm, &s, name, "rows", unet_new, (wf_mesh_opts){.height = ranks});
+    if (wants(&s, "unet"))
+        compare(comm, &s, name, "rows", unet_new, (wf_mesh_opts){.height = ranks});
+    snprintf(name, sizeof name, "GPT of 30 M, batch %lld", (long long)s.gpt_batch);
+    if (wants(&s, "gpt"))
+        compare(comm, &s, name, "heads", gpt_new, (wf_mesh_opts){.channel = ranks});
     WF_MUST(wf_comm_close(comm));
     return 0;
 }
