@@ -60,10 +60,10 @@ static settings read_settings(int argc, char **argv)
         {"data", "FILE", "netCDF file", .text = &s.data},
         {"variable", "NAME", "of the file", .text = &s.variable},
         {"factor", "N", "every N-th row and column is given", .number = &s.factor, .most = 64, .least = 2},
-        {"channels", "N", "channels of the network, at full resolution", .number = &s.channels,
+        {"channels", "N", "channels of the network, where points are given", .number = &s.channels,
          .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"iterations", "N", "steps", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
-        {"lr", "X", "learning rate", .real = &s.lr},
+        {"lr", "X", "learning rate at the start; it falls along a cosine", .real = &s.lr},
         {"band-from", "N", "the band held out begins at this many degrees from the first column",
          .number = &s.band_from, .most = 359},
         {"band-to", "N", "and ends before this", .number = &s.band_to, .most = 360, .least = 1},
@@ -180,14 +180,12 @@ static void interpolate(const training *t, const float *wide, int64_t first_row,
     }
 }
 
-static wf_tensor *tensor_of(const training *t, int64_t channels, const float *host)
+static wf_tensor *tensor_of(const training *t, const float *host)
 {
     const map *m = &t->m;
-    wf_layout layout;
-    WF_MUST(wf_mesh_layout_activation(t->s->how.mesh, WF_SHAPE(1, channels, m->rows, m->columns), &layout));
-    wf_tensor *x = wf_tensor_new(wf_comm_ctx(t->comm), WF_F32, wf_box_shape(layout.box));
+    wf_tensor *x = wf_tensor_new(wf_comm_ctx(t->comm), WF_F32, wf_box_shape(m->layout.box));
     WF_MUST(wf_check(x));
-    WF_MUST(wf_tensor_set_layout(x, layout));
+    WF_MUST(wf_tensor_set_layout(x, m->layout));
     WF_MUST(wf_tensor_import(x, host, wf_tensor_bytes(x)));
     return x;
 }
@@ -198,27 +196,25 @@ static bool in_band(const training *t, int64_t column)
     return degree >= (double)t->s->band_from && degree < (double)t->s->band_to;
 }
 
-/* Inputs of the network, interpolated heights and the place between the given points, and its targets. */
+/* The input of the network, interpolated heights, and its targets. */
 static void tensors_open(training *t)
 {
     map *m = &t->m;
     const wf_box *box = &m->layout.box;
-    const int64_t columns = box->hi[3] - box->lo[3], count = (box->hi[2] - box->lo[2]) * columns, f = t->s->factor;
-    float *x = calloc((size_t)count * 3 + 1, sizeof *x), *target = calloc((size_t)count + 1, sizeof *target);
+    const int64_t columns = box->hi[3] - box->lo[3], count = (box->hi[2] - box->lo[2]) * columns;
+    float *x = calloc((size_t)count + 1, sizeof *x), *target = calloc((size_t)count + 1, sizeof *target);
     float *weight = calloc((size_t)count + 1, sizeof *weight);
     if (!x || !target || !weight)
         example_abort("no memory for %lld points", (long long)count);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = box->lo[2] + i / columns, column = box->lo[3] + i % columns;
         x[i] = (float)(((double)m->coarse[i] - m->mean) / m->deviation);
-        x[count + i] = (float)(row % f) / (float)f - 0.5f;
-        x[2 * count + i] = (float)(column % f) / (float)f - 0.5f;
         target[i] = (float)(((double)m->truth[i] - (double)m->coarse[i]) / m->deviation);
         weight[i] = in_band(t, column) ? 0 : (float)m->area[row];
     }
-    m->input = tensor_of(t, 3, x);
-    m->target = tensor_of(t, 1, target);
-    m->weight = tensor_of(t, 1, weight);
+    m->input = tensor_of(t, x);
+    m->target = tensor_of(t, target);
+    m->weight = tensor_of(t, weight);
     free(x);
     free(target);
     free(weight);
@@ -258,32 +254,56 @@ static void map_close(map *m)
 
 /* --- Network ------------------------------------------------------------------------------------------------------ */
 
-/* [1,3,H,W] -> [1,1,H,W], what bilinear heights lack; it begins as nothing. The first windows reach the given points
- * beyond those around them. */
+/* Heights of the given points, and how far each is above the mean of those around it, which is small beside heights. */
+static wf_var *forward(wf_layer *self, void *user, wf_var *x)
+{
+    wf_var *given = wf_apply(wf_layer_child(self, "given"), x);
+    wf_var *above = wf_sub(given, wf_apply(wf_layer_child(self, "around"), given));
+    wf_var *seen = wf_concat(2, (wf_var *[]){given, wf_scale(above, 20)}, 1);
+    wf_var *found = wf_apply(wf_layer_child(self, "deep"), seen);
+    return wf_apply(wf_layer_child(self, "finer"), wf_concat(2, (wf_var *[]){seen, found}, 1));
+}
+
+/* [1,1,H,W] -> [1,1,H,W], what bilinear heights lack; it begins as nothing. It computes where points are given. A
+ * transposed convolution, whose windows reach from one given point to the next, makes all points of these. */
 static wf_layer *network(wf_ctx *ctx, const settings *s)
 {
-    const int64_t n = s->channels, reach = s->factor / 2;
+    const int64_t n = s->channels, f = s->factor;
     const wf_boundary globe = planet_globe(true, 0, NULL);
     const wf_init he = {WF_INIT_HE_NORMAL, 0, 0}, zero = {WF_INIT_CONSTANT, 0, 0};
-    const wf_conv_opts one = {.in = 3,
-                              .out = n,
-                              .kernel = 5,
-                              .dilation = reach,
-                              .pad = 2 * reach,
-                              .act = WF_ACT_RELU,
-                              .w_init = he,
-                              .boundary = globe};
-    const wf_conv_opts two = {
-        .in = n, .out = n, .kernel = 3, .pad = 1, .act = WF_ACT_RELU, .w_init = he, .boundary = globe};
-    const wf_conv_opts three = {.in = n, .out = 1, .kernel = 3, .pad = 1, .w_init = zero, .boundary = globe};
-    return wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, one), wf_conv2d(ctx, two), wf_conv2d(ctx, three)));
+    wf_conv_opts first = {
+        .in = 2, .out = n, .kernel = 3, .pad = 1, .act = WF_ACT_RELU, .w_init = he, .boundary = globe};
+    wf_conv_opts next = first;
+    next.in = n;
+    const wf_conv_opts finer = {.in = n + 2,
+                                .out = 1,
+                                .kernel = 2 * f - 1,
+                                .stride = f,
+                                .pad_lo_nd = {f - 1, f - 1},
+                                .pad_hi_nd = {f - 1, 0}, /* no column is on both ends */
+                                .no_bias = true,
+                                .w_init = zero,
+                                .boundary = globe};
+    wf_layer *self = wf_module(ctx, forward, NULL);
+    wf_layer *deep = wf_sequential(ctx, WF_LAYERS(wf_conv2d(ctx, first), wf_conv2d(ctx, next), wf_conv2d(ctx, next)));
+    const wf_pool_opts around = {.kernel = 3, .stride = 1, .pad = 1, .boundary = globe};
+    bool good = wf_module_add(self, "given", wf_max_pool2d(ctx, (wf_pool_opts){.kernel = 1, .stride = f}));
+    good = wf_module_add(self, "around", wf_avg_pool2d(ctx, around)) && good;
+    good = wf_module_add(self, "deep", deep) && good;
+    good = wf_module_add(self, "finer", wf_conv_transpose2d(ctx, finer)) && good;
+    return good ? self : NULL;
+}
+
+/* Cut as the map is, also if the last layer would cut its rows elsewhere. */
+static wf_var *found_of(const training *t)
+{
+    return wf_redistribute(wf_apply(t->model, wf_input(t->tape, t->m.input)), t->m.layout);
 }
 
 static wf_status train_step(wf_trainer *trainer, void *user)
 {
     training *t = user;
-    wf_var *found = wf_apply(t->model, wf_input(t->tape, t->m.input));
-    wf_var *difference = wf_sub(found, wf_input(t->tape, t->m.target));
+    wf_var *difference = wf_sub(found_of(t), wf_input(t->tape, t->m.target));
     wf_var *loss = wf_mean(wf_mul(wf_input(t->tape, t->m.weight), wf_mul(difference, difference)));
     WF_MUST(wf_optim_step(t->optim, loss));
     WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, 1));
@@ -307,9 +327,7 @@ static void draw_band(const training *t, const float *found)
     const int64_t columns = m->columns, count = m->rows * columns;
     float *error = calloc((size_t)count + 1, sizeof *error), *truth = calloc((size_t)count + 1, sizeof *truth);
     wf_var *const part[2] = {wf_input(t->tape, m->input), wf_input(t->tape, m->target)};
-    wf_box first = wf_box_of_shape(wf_var_shape(part[0]));
-    first.hi[1] = 1;
-    wf_var *whole = wf_unshard(wf_concat(2, (wf_var *[]){wf_slice(part[0], first), part[1]}, 1));
+    wf_var *whole = wf_unshard(wf_concat(2, part, 1));
     WF_MUST(wf_check(whole));
     float *given = export_floats(wf_value(whole));
     if (!error || !truth)
@@ -336,7 +354,7 @@ static void tell_end(const training *t)
     double peak = (double)wf_ctx_memory(wf_comm_ctx(t->comm)).bytes_peak;
     WF_MUST(wf_allreduce_f64(t->comm, &peak, 1, WF_MAX));
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
-    wf_var *found = wf_apply(t->model, wf_input(t->tape, m->input));
+    wf_var *found = found_of(t);
     WF_MUST(wf_check(found));
     float *y = export_floats(wf_value(found));
     for (int64_t i = 0; i < count; i++) {
@@ -396,7 +414,9 @@ int main(int argc, char **argv)
     map_open(&t);
     t.model = network(wf_comm_ctx(comm), &s);
     parallel_model(&s.how, comm, t.model);
-    t.optim = parallel_optim(&s.how, wf_adam(t.model, (wf_adam_opts){.lr = s.lr}));
+    wf_optim *adam = wf_adam(t.model, (wf_adam_opts){.lr = s.lr});
+    adam = wf_lr_schedule(adam, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = s.iterations});
+    t.optim = parallel_optim(&s.how, adam);
     example_check(comm, wf_check(t.optim));
     wf_trainer *trainer = trainer_new(&t);
     example_check(comm, wf_trainer_run(trainer));

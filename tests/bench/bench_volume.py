@@ -96,7 +96,8 @@ def main():
     parser.add_argument("--dice", type=float, default=0.95)
     parser.add_argument("--seed", type=int, default=0, help="of the initial values")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=0, help="only measure so many steps, after three")
+    parser.add_argument("--steps", type=int, default=0, help="only measure so many steps, after those of --warm")
+    parser.add_argument("--warm", type=int, default=3, help="steps before those that are measured")
     parser.add_argument("--contiguous", action="store_true", help="NCDHW, not channels_last_3d")
     parser.add_argument("--compile", action="store_true", help="torch.compile")
     args = parser.parse_args()
@@ -124,7 +125,7 @@ def main():
         return loss.item()
 
     if args.steps:
-        for i in range(3):
+        for i in range(args.warm):
             step(i)
         start, busy = time.perf_counter(), time.process_time()
         for i in range(args.steps):
