@@ -2,25 +2,6 @@
 #include "comm/engine/collectives_author.h"
 #include "comm/reducer_author.h"
 
-#include <string.h>
-
-static const char *const names[WF_CALLS] = {"bcast",   "reduce",     "allreduce",     "allgather", "reduce_scatter",
-                                            "barrier", "sum_shards", "gather_shards", "sum",       "lists",
-                                            "meet",    "receive"};
-
-const char *wf_call_name(wf_operation operation)
-{
-    return operation >= 0 && operation < WF_CALLS ? names[operation] : "no call";
-}
-
-wf_operation wf_call_of_name(const char *name)
-{
-    int i = 0;
-    while (i < WF_CALLS && strcmp(names[i], name) != 0)
-        i++;
-    return (wf_operation)i;
-}
-
 int64_t wf_call_entries(const wf_call *call, int ranks)
 {
     switch (call->operation) {
@@ -107,66 +88,89 @@ static int64_t part_of(const making *m, int from, int to)
     return from == m->rank ? m->call->part[to] : m->call->part[m->g.size + from];
 }
 
-/* Returns the address of the tensor that goes to, or comes from, another rank: the operand of its index; the tensors of
- * a sum arrive in scratch. */
-static wf_address part_at(const making *m, int other, bool out, int64_t count)
+/* The ranks that this one sends to, or receives from, in turn: not all ranks begin with the same one. */
+static int other_at(const making *m, bool out, int step)
 {
-    if (out)
-        return input(m, other, count);
-    return m->call->operation == WF_CALL_REDUCE_SCATTER ? wf_builder_scratch(m->b, (size_t)count * m->size)
-                                                        : output(m, other, count);
+    return (m->rank + (out ? step : m->g.size - step)) % m->g.size;
 }
 
-/* Starts with the next rank, so that not all ranks begin with the same one. */
-static int list_parts(const making *m, bool out, wf_part *part)
+static int64_t count_with(const making *m, bool out, int other)
 {
-    int parts = 0;
+    return out ? part_of(m, m->rank, other) : part_of(m, other, m->rank);
+}
+
+/* Looks at a frame as soon as it has come; its data are on their way meanwhile. */
+static void check_frame(const making *m, wf_address frame, int from, wf_steps came)
+{
+    const wf_call *call = m->call;
+    if (!call->check)
+        return;
+    /* What the frame of this rank is compared with. */
+    void *expected = (char *)call->expected + (size_t)from * call->expected_bytes;
+    wf_after(m->b, came);
+    wf_add_call(m->b, (wf_step_call){.run = call->check, .own = expected, .from_bytes = WF_FRAME_BYTES}, frame,
+                WF_NOWHERE, 0);
+}
+
+static void add_frames(const making *m, bool out)
+{
+    size_t at = 0;
     for (int step = 1; step < m->g.size; step++) {
-        const int other = (m->rank + (out ? step : m->g.size - step)) % m->g.size;
-        const int64_t count = out ? part_of(m, m->rank, other) : part_of(m, other, m->rank);
+        const int other = other_at(m, out, step);
+        if (count_with(m, out, other) < 0)
+            continue;
+        const wf_operand_kind kind = out ? WF_OPERAND_INPUT : WF_OPERAND_OUTPUT;
+        const wf_address all = wf_builder_operand(m->b, kind, m->g.size, at + WF_FRAME_BYTES);
+        const wf_address frame = wf_address_add(all, at);
+        if (out)
+            wf_add_send_frame(m->b, frame, WF_FRAME_BYTES, other);
+        else
+            check_frame(m, frame, other, wf_add_recv(m->b, frame, WF_FRAME_BYTES, other));
+        at += WF_FRAME_BYTES;
+    }
+}
+
+static void send_parts(const making *m)
+{
+    for (int step = 1; step < m->g.size; step++) {
+        const int to = other_at(m, true, step);
+        const int64_t count = count_with(m, true, to);
+        if (count >= 0)
+            wf_add_send(m->b, input(m, to, count), (size_t)count * m->size, to);
+    }
+}
+
+/* The tensors of a sum arrive in scratch: in[r] that of rank r. */
+static void receive_parts(const making *m, wf_address *in)
+{
+    for (int step = 1; step < m->g.size; step++) {
+        const int from = other_at(m, false, step);
+        const int64_t count = count_with(m, false, from);
+        const size_t bytes = (size_t)count * m->size;
         if (count < 0)
             continue;
-        part[parts] = (wf_part){.member = other, .at = part_at(m, other, out, count), .bytes = (size_t)count * m->size};
-        if (!out && m->call->check)
-            /* What the frame of this rank is compared with. */
-            part[parts].expected = (char *)m->call->expected + (size_t)other * m->call->expected_bytes;
-        parts++;
+        in[from] =
+            m->call->operation == WF_CALL_REDUCE_SCATTER ? wf_builder_scratch(m->b, bytes) : output(m, from, count);
+        wf_add_recv(m->b, in[from], bytes, from);
     }
-    return parts;
-}
-
-/* The copies of this rank's part that came, and its own. */
-static void combine_parts(const making *m, const wf_part *in, int parts)
-{
-    const int64_t count = m->call->part[m->rank];
-    wf_address *from = wf_builder_room(m->b, (size_t)m->g.size * sizeof *from);
-    if (!from)
-        return;
-    for (int i = 0; i < parts; i++)
-        from[in[i].member] = in[i].at;
-    /* In the order of ranks, this one's at its place: the sum has the same bits as every other sum of these parts. */
-    from[m->rank] = input(m, m->rank, count);
-    wf_builder_phase(m->b);
-    wf_add_combine(m->b, m->call->op, m->call->dtype, m->g.size, from, output(m, 0, count), WF_NOWHERE, count);
 }
 
 static void make_parts(const making *m)
 {
-    wf_part *part = wf_builder_room(m->b, 2 * (size_t)m->g.size * sizeof *part), *in = part + m->g.size;
-    if (!part)
+    wf_address *in = wf_builder_room(m->b, (size_t)m->g.size * sizeof *in);
+    if (!in)
         return;
-    wf_parts parts = {.out = part, .in = in, .check = m->call->check};
-    parts.count_out = list_parts(m, true, part);
-    parts.count_in = list_parts(m, false, in);
-    if (parts.count_out > 0)
-        parts.frames_out =
-            wf_builder_operand(m->b, WF_OPERAND_INPUT, m->g.size, (size_t)parts.count_out * WF_FRAME_BYTES);
-    if (parts.count_in > 0)
-        parts.frames_in =
-            wf_builder_operand(m->b, WF_OPERAND_OUTPUT, m->g.size, (size_t)parts.count_in * WF_FRAME_BYTES);
-    wf_build_parts(m->b, &m->g, &parts);
-    if (m->call->operation == WF_CALL_REDUCE_SCATTER)
-        combine_parts(m, in, parts.count_in);
+    add_frames(m, false);
+    add_frames(m, true);
+    receive_parts(m, in);
+    send_parts(m);
+    if (m->call->operation != WF_CALL_REDUCE_SCATTER)
+        return;
+    const int64_t count = m->call->part[m->rank];
+    /* In the order of ranks, this one's at its place: the sum has the same bits as every other sum of these parts. */
+    in[m->rank] = input(m, m->rank, count);
+    wf_builder_phase(m->b);
+    wf_add_combine(m->b, m->call->op, m->call->dtype, m->g.size, in, output(m, 0, count), WF_NOWHERE, count);
 }
 
 /* --- all ---------------------------------------------------------------------------------------------------------- */

@@ -7,26 +7,8 @@
 #include "comm/engine/algorithms_author.h"
 #include "comm/engine/schedule_author.h"
 
-/* --- build_tensors.c: lists of tensors, with their types and shapes ahead ----------------------------------------- */
+/* The bytes of a tensor's type and shape, which travel ahead of it in calls on lists. */
 #define WF_FRAME_BYTES ((size_t)56)
-
-/* What goes to, or comes from, one member. The frame says what is in it, and travels ahead. */
-typedef struct wf_part {
-    int member;
-    wf_address at;
-    size_t bytes;
-    void *expected; /* of what comes: the first argument of `check` */
-} wf_part;
-
-typedef struct wf_parts {
-    int count_out, count_in;
-    const wf_part *out, *in;
-    wf_address frames_out, frames_in; /* one a part, in the order of the list */
-    wf_step_function check;           /* looks at the frame of each part that comes; NULL: none is looked at */
-} wf_parts;
-
-/* All messages of one call on tensors. */
-void wf_build_parts(wf_builder *b, const wf_group *group, const wf_parts *parts);
 
 /* --- build_exchange.c --------------------------------------------------------------------------------------------- */
 /* The plan's boxes: input 0 holds box `have`, output 0 box `need`; reversed, input 0 holds `need` and what comes is
@@ -61,10 +43,6 @@ void wf_build_native(wf_builder *b, const wf_call *call);
 
 /* Entries of `part`, where there is one. */
 int64_t wf_call_entries(const wf_call *call, int ranks);
-
-/* "allreduce", and back; WF_CALLS where there is none such. */
-const char *wf_call_name(wf_operation operation);
-wf_operation wf_call_of_name(const char *name);
 
 /* The schedule of one rank; the caller frees it. WF_ERR_ARGUMENT for a call that cannot be, as a reducer that is not
  * there. Local. */

@@ -1,7 +1,25 @@
-/* Schedules in words, a line a step. */
+/* Schedules in words, a line a step, and the names of calls. */
 #include "comm/proof/proof_author.h"
 
 #include <stdio.h>
+#include <string.h>
+
+static const char *const names[WF_CALLS] = {"bcast",   "reduce",     "allreduce",     "allgather", "reduce_scatter",
+                                            "barrier", "sum_shards", "gather_shards", "sum",       "lists",
+                                            "meet",    "receive"};
+
+const char *wf_call_name(wf_operation operation)
+{
+    return operation >= 0 && operation < WF_CALLS ? names[operation] : "no call";
+}
+
+wf_operation wf_call_of_name(const char *name)
+{
+    int i = 0;
+    while (i < WF_CALLS && strcmp(names[i], name) != 0)
+        i++;
+    return (wf_operation)i;
+}
 
 void wf_schedule_print(const wf_schedule *s, void (*line)(void *own, const char *text), void *own)
 {

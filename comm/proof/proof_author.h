@@ -8,6 +8,7 @@
 #ifndef WF_COMM_PROOF_PROOF_AUTHOR_H
 #define WF_COMM_PROOF_PROOF_AUTHOR_H
 
+#include "comm/call_author.h"
 #include "comm/engine/schedule_author.h"
 #include "comm/recorder_author.h"
 
@@ -15,6 +16,9 @@
  */
 /* The schedule of one rank, a line a step, by `line` (which gets `own`). */
 void wf_schedule_print(const wf_schedule *schedule, void (*line)(void *own, const char *text), void *own);
+/* "allreduce", and back; WF_CALLS where there is none such. */
+const char *wf_call_name(wf_operation operation);
+wf_operation wf_call_of_name(const char *name);
 
 /* --- verify.c -------------------------------------------------------------------------------------------------------
  */

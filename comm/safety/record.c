@@ -17,16 +17,6 @@ wf_call_record wf_call_record_plain(const char *operation, int root)
     return record;
 }
 
-wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root)
-{
-    wf_call_record record = wf_call_record_plain(operation, root);
-    record.dtype = (int32_t)dtype;
-    record.rank = 1;
-    record.dim[0] = count;
-    record.op = op;
-    return record;
-}
-
 void wf_call_record_place(wf_call_record *record)
 {
     const wf_site site = wf_site_now();

@@ -8,7 +8,6 @@
 /* --- record.c: what a call is --- */
 /* Fields that are not given are unset; root -1: none. */
 wf_call_record wf_call_record_plain(const char *operation, int root);
-wf_call_record wf_call_record_values(const char *operation, wf_dtype dtype, int64_t count, int op, int root);
 /* Notes where the program called. */
 void wf_call_record_place(wf_call_record *record);
 

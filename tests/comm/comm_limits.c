@@ -10,8 +10,9 @@ enum { RECORDS = 64 }; /* of comm/guard/control.c */
 
 static wf_status announce(wf_comm *part, int number)
 {
-    wf_call_record record = wf_call_record_values("records", WF_F32, number, WF_SUM, -1);
+    wf_call_record record = wf_call_record_plain("records", -1);
     record.sequence = (uint64_t)number;
+    record.dim[0] = number;
     return wf_control_announce(part, &record, (uint64_t)number);
 }
 

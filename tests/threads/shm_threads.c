@@ -287,8 +287,9 @@ static wf_status records_of(view *v)
     WF_TRY(wf_agreed_make(v->shared.ctx, RANKS, node, &v->agreed));
     WF_TRY(wf_ring_open(comm, &v->agreed, &v->ring, why));
     for (uint64_t i = 1; i <= CALLS; i++) {
-        wf_call_record record = wf_call_record_values("records", WF_F32, (int64_t)i, WF_SUM, -1);
+        wf_call_record record = wf_call_record_plain("records", -1);
         record.sequence = i;
+        record.dim[0] = (int64_t)i;
         while (!wf_control_has_room(comm)) {
             WF_TRY(wf_control_poll(comm, false));
             sched_yield();
