@@ -38,4 +38,4 @@ refuses() {
     "$mpiexec" -np 2 "$examples/relief" --data "$work/heights.nc" $small --out "$work/wrong" "$@" >"$work/said" 2>&1 && fail "$*: no error"
     grep -qF -- "$text" "$work/said" || { cat "$work/said" && fail "\"$text\" is not said"; }
 }
-refuses "--factor 6: should divide 257 rows but for the last one, and 512 columns" --factor 6
+refuses "--factor 6: should divide 513 rows but for the last one, and 1024 columns" --factor 6

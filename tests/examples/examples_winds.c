@@ -56,7 +56,7 @@ static void write_winds(const char *path, int64_t turn)
     WF_EXPECT(wrong == 0, "%s: %s", path, nc_strerror(wrong));
 }
 
-enum { ROWS = 257, COLUMNS = 512, FACTOR = 4, BAND = 86 }; /* columns below BAND lie within 60 degrees */
+enum { ROWS = 513, COLUMNS = 1024, FACTOR = 4, BAND = 171 }; /* columns below BAND lie within 60 degrees */
 static float height[ROWS][COLUMNS];
 
 static void write_heights(const char *path)
