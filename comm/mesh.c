@@ -84,14 +84,26 @@ unsigned wf_mesh_split_axes(const wf_mesh *mesh, unsigned axes)
     return split;
 }
 
-/* Returns true if the place of a rank equals that of this one along all other axes. */
-static bool differs_along(const wf_mesh *mesh, unsigned axes, int rank)
+/* The first of the ranks whose places differ from those of a rank along `axes` only. */
+static int first_along(const wf_mesh *mesh, unsigned axes, int rank)
 {
-    int place[WF_AXES];
+    int place[WF_AXES], first = 0;
     wf_mesh_place(mesh, rank, place);
-    for (int a = 0; a < WF_AXES; a++)
-        if (!(axes >> a & 1u) && place[a] != mesh->place[a])
-            return false;
+    for (int i = 0; i < WF_AXES; i++) {
+        const wf_axis a = wf_mesh_order[i];
+        first = first * mesh->size[a] + (axes >> a & 1u ? 0 : place[a]);
+    }
+    return first;
+}
+
+/* Returns true if ranks along `axes` lie on nodes alike at all places along the other axes. */
+static bool lie_alike(const wf_mesh *mesh, unsigned axes)
+{
+    const int32_t *node = mesh->world->ranks.node;
+    for (int r = 0; r < mesh->world->size; r++)
+        for (int s = 0, first = first_along(mesh, axes, r); s < r; s++)
+            if (first_along(mesh, axes, s) == first && (node[r] == node[s]) != (node[r - first] == node[s - first]))
+                return false;
     return true;
 }
 
@@ -102,10 +114,13 @@ static wf_comm *part_of(const wf_mesh *mesh, unsigned axes)
     if (!member)
         return wf_error_null();
     for (int r = 0; r < mesh->world->size; r++)
-        if (differs_along(mesh, axes, r))
+        if (first_along(mesh, axes, r) == first_along(mesh, axes, mesh->world->rank))
             member[members++] = r;
     wf_comm *part = wf_comm_part(mesh->world, member, members);
     free(member);
+    /* Ranks along the other axes hold copies, whose gradients are to be added in one order. */
+    if (part && part->reducer->shares && !lie_alike(mesh, axes))
+        part->reducer = wf_reducer_find("flat");
     return part;
 }
 

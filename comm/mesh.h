@@ -31,7 +31,8 @@ int wf_mesh_rank(const wf_mesh *mesh, wf_axis axis);
 /* The communicator of all ranks that differ only along these axes; borrowed. WF_AXIS_BIT(axis) is a set of one axis,
  * WF_NO_AXES gives only this rank. Ranks have the order of the mesh, so along one axis the rank is the place.
  * Local for at most one axis, and for all. For several axes it is made by the first call, which is collective over
- * those ranks, and kept: later calls are local. Axes of one rank do not count. WF_ERR_ARGUMENT for other bits. */
+ * those ranks, and kept: later calls are local. Axes of one rank do not count. WF_ERR_ARGUMENT for other bits.
+ * If ranks at other places of the mesh lie on nodes otherwise, gradients are summed as by "flat": copies stay equal. */
 WF_PLACED wf_comm *wf_mesh_comm(const wf_mesh *mesh, wf_axis_set axes);
 /* The communicator of the whole mesh; borrowed. */
 wf_comm *wf_mesh_world(const wf_mesh *mesh);

@@ -156,12 +156,12 @@ static wf_layer *uneven_net(const wf_mesh *mesh)
 
 /* The places along channel move what both hold by equal bits of its norm, though the shards beside it differ in size:
  * each step compares them. */
-static void train_uneven(int kind, double clip)
+static void train_uneven(const char *name, bool shards, int kind, double clip)
 {
-    open_comm("flat", "ref", WF_F64);
+    open_comm(name, "ref", WF_F64);
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.channel = size % 2 ? 1 : 2});
     wf_layer *net = uneven_net(mesh);
-    const wf_multi_node_opts opts = {.shard_optimizer = true, .compare_every = 1};
+    const wf_multi_node_opts opts = {.shard_optimizer = shards, .compare_every = 1};
     wf_optim *optim = wf_mesh_multi_node(mesh, optim_new(net, kind), opts);
     WF_EXPECT(optim, "no optimizer: %s", wf_error_message());
     WF_EXPECT_OK(wf_optim_clip_norm(optim, clip));
@@ -169,7 +169,7 @@ static void train_uneven(int kind, double clip)
     wf_status status = WF_OK;
     for (int t = 0; t < STEPS && status == WF_OK; t++) {
         status = step(mesh, net, optim, t);
-        WF_EXPECT(status == WF_OK, "kind %d, clip %g, step %d: %s", kind, clip, t, wf_error_message());
+        WF_EXPECT(status == WF_OK, "%s, kind %d, clip %g, step %d: %s", name, kind, clip, t, wf_error_message());
     }
     wf_optim_free(optim);
     wf_layer_free(net);
@@ -179,8 +179,17 @@ static void train_uneven(int kind, double clip)
 
 static void uneven_channels(void)
 {
-    train_uneven(1, 0.05);
-    train_uneven(LAMB, 0);
+    train_uneven("flat", true, 1, 0.05);
+    train_uneven("flat", true, LAMB, 0);
+}
+
+/* On two nodes of three ranks the places along channel have their samples on nodes in other ways. */
+static void unlike_nodes(void)
+{
+    for (int r = 2; r < COUNT(reducers); r++) {
+        train_uneven(reducers[r], false, 1, 0);
+        train_uneven(reducers[r], true, LAMB, 0.05);
+    }
 }
 
 /* --- memory and messages -------------------------------------------------------------------------------------------
@@ -435,6 +444,7 @@ static int on_ranks(int argc, char **argv)
                                    {"narrow", narrow},
                                    {"mesh_axes", mesh_axes},
                                    {"uneven_channels", uneven_channels},
+                                   {"unlike_nodes", unlike_nodes},
                                    {"memory", memory},
                                    {"bytes_sent", bytes_sent},
                                    {"tiny", tiny},
