@@ -131,7 +131,8 @@ WF_PLACED wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *cons
 WF_PLACED wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y) WF_NODISCARD;
 /* Collective. x[r] on the root goes to y on rank r; x is read on the root alone. */
 WF_PLACED wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root) WF_NODISCARD;
-/* Collective. x[r] goes to rank r; y[r] comes from rank r. */
+/* Collective. x[r] goes to rank r; y[r] comes from rank r. Each pair of ranks may have a type and a shape of its own:
+ * x[r] on rank s has those of y[s] on rank r. */
 WF_PLACED wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y) WF_NODISCARD;
 /* Collective. y on rank r is the reduction over all ranks of their x[r]. */
 WF_PLACED wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;

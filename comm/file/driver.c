@@ -114,7 +114,7 @@ static herr_t close_driver(H5FD_t *base)
     return 0;
 }
 
-/* From now on nothing is written and nobody's wf_h5 is touched: the exit handler may still call in. */
+/* From now on nothing is written and no wf_h5 is touched: the exit handler may still call in. */
 void wf_h5_driver_leave(wf_h5_driver *driver)
 {
     note_error(driver, ECANCELED);

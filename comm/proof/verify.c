@@ -584,7 +584,8 @@ wf_status wf_schedule_verify(wf_ctx *ctx, const wf_schedule *const *all, int ran
     wf_status status = check_synchronizing(ctx, &g);
     if (status == WF_OK)
         status = prove(ctx, &g, false);
-    /* Aliasing adds conflicts, but a schedule that is right in place may still be wrong apart: both are proved. */
+    /* Aliasing adds conflicts, but a schedule that is right in place may still be wrong with two buffers: both are
+     * proved. */
     if (status == WF_OK && in_place)
         status = prove(ctx, &g, true);
     wf_graph_clear(&g);
