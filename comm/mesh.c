@@ -96,31 +96,35 @@ static int first_along(const wf_mesh *mesh, unsigned axes, int rank)
     return first;
 }
 
-/* Returns true if ranks along `axes` lie on nodes alike at all places along the other axes. */
-static bool lie_alike(const wf_mesh *mesh, unsigned axes)
+/* Returns true if ranks along an axis set, whose first[r] is that of rank r's, lie on nodes alike at all places along
+ * the other axes. */
+static bool lie_alike(const wf_mesh *mesh, const int *first)
 {
     const int32_t *node = mesh->world->ranks.node;
     for (int r = 0; r < mesh->world->size; r++)
-        for (int s = 0, first = first_along(mesh, axes, r); s < r; s++)
-            if (first_along(mesh, axes, s) == first && (node[r] == node[s]) != (node[r - first] == node[s - first]))
+        for (int s = first[r]; s < r; s++)
+            if (first[s] == first[r] && (node[r] == node[s]) != (node[r - first[r]] == node[s - first[r]]))
                 return false;
     return true;
 }
 
 static wf_comm *part_of(const wf_mesh *mesh, unsigned axes)
 {
+    const int size = mesh->world->size;
     int members = 0;
-    int *member = wf_malloc(mesh->ctx, (size_t)mesh->world->size * sizeof *member);
-    if (!member)
+    int *first = wf_malloc(mesh->ctx, 2 * (size_t)size * sizeof *first), *const member = first + size;
+    if (!first)
         return wf_error_null();
-    for (int r = 0; r < mesh->world->size; r++)
-        if (first_along(mesh, axes, r) == first_along(mesh, axes, mesh->world->rank))
+    for (int r = 0; r < size; r++)
+        first[r] = first_along(mesh, axes, r);
+    for (int r = 0; r < size; r++)
+        if (first[r] == first[mesh->world->rank])
             member[members++] = r;
     wf_comm *part = wf_comm_part(mesh->world, member, members);
-    free(member);
     /* Ranks along the other axes hold copies, whose gradients are to be added in one order. */
-    if (part && part->reducer->shares && !lie_alike(mesh, axes))
+    if (part && part->reducer->shares && members > 1 && !lie_alike(mesh, first))
         part->reducer = wf_reducer_find("flat");
+    free(first);
     return part;
 }
 

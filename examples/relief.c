@@ -29,7 +29,7 @@ typedef struct map {
     double mean, deviation;
     wf_layout layout; /* [1,1,rows,columns] */
     float *truth, *coarse;
-    wf_tensor *input, *target, *weight; /* [1,3,...]: interpolated, and the place in a cell; [1,1,...] */
+    wf_tensor *input, *target, *weight; /* [1,1,...] each */
 } map;
 
 typedef struct training {

@@ -365,19 +365,13 @@ static wf_status make_narrow(wf_buckets *all)
     return wf_pool_take(all->optim->ctx, all->narrow_bytes, &all->narrow);
 }
 
-/* Returns true if one bucket may hold parameters of several shardings. Beside shards, whose sizes and values differ
- * along an axis, a parameter that is whole along it has other neighbours on each rank. Sums of elements do not see
- * these. But if the bucket is cut into parts for the state, the cuts differ: squares are added in another order, and
- * norms, by which copies move, differ in a last bit. A hook may choose or round by what the whole bucket holds. */
-static bool mixes_shardings(const wf_buckets *all)
-{
-    return !all->opts.shard_optimizer && !all->opts.reduce;
-}
-
+/* A bucket holds parameters of one sharding. Beside shards, whose sizes and values differ along an axis, a parameter
+ * that is whole along it would have another place and other neighbours on each rank. Copies would part by it: a state
+ * that is cut into parts adds squares in another order, a reducer or a hook rounds by what lies together, and NCCL's
+ * order of sums may depend on the place. */
 static wf_status make_buckets(wf_buckets *all)
 {
     const wf_grads *grads = all->optim->grads;
-    const bool mixes = mixes_shardings(all);
     int64_t first = 0, r = 0;
     all->n = 0;
     for (int64_t i = 0; i <= grads->n; i++) {
@@ -386,8 +380,6 @@ static wf_status make_buckets(wf_buckets *all)
     }
     all->offset[grads->n + 1] = grads->offset[grads->n] + WF_TRAILER;
     for (; r < all->n_runs && all->run[r].axes != all->axes; r++) {
-        if (mixes && r + 1 < all->n_runs && all->run[r + 1].axes == all->run[r].axes)
-            continue;
         if (all->run[r].axes != 0)
             WF_TRY(add_buckets(all, all->run[r].axes, first, all->run[r].last));
         first = all->run[r].last;

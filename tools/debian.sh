@@ -38,7 +38,7 @@ half() {
     if [ -n "${DEBIAN_TESTS-}" ]; then
         inside "$root" /weft make configure BUILD="$1"
         inside "$root" /weft cmake --build "$1" --target $DEBIAN_TESTS
-        inside "$root" /weft tools/test.sh "$1" -R "^($(echo $DEBIAN_TESTS | tr ' ' '|'))(_[0-9]+)?\$"
+        inside "$root" /weft tools/test.sh "$1" --no-tests=error -R "^($(echo $DEBIAN_TESTS | tr ' ' '|'))(_[0-9]+)?\$"
     else
         inside "$root" /weft make test BUILD="$1"
     fi

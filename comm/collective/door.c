@@ -3,7 +3,7 @@
  *     checked   the caller has looked at its arguments; an error of one rank becomes that of all
  *     enter     the guard numbers the call, notes it, and announces it (comm/guard/operation.c, control.c)
  *     buffers   tensors become memory that travels: packed, and in the host's memory unless they move natively
- *     move      a schedule of the engine; a step of it may be calls of the native transport
+ *     move      a schedule of the engine; a step of it may be a call of the native transport
  *     store     what came goes into the tensor
  *     settle    waits until the left neighbour is known to make the same call
  *     end       counts the call as over; an error of any step above becomes the same error on all ranks

@@ -1,5 +1,5 @@
 /* Blocks of queries, their scores, and products, for forward (attention.c) and backward (attention_gradient.c). All are
- * [rows][LANES] with one query in each lane; lanes without a query hold 0 and are never written to a result. */
+ * [rows][LANES] with one query in each lane; lanes in use without a query hold 0 and are never written to a result. */
 #include "core/cpu/attention_impl.h"
 
 #include "core/random_rows_author.h"

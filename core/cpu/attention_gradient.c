@@ -270,8 +270,9 @@ typedef struct backward_pass {
 static int64_t samples_of_span(const wf_attention_args *args)
 {
     enum { MOST = 16, LEAST_SPANS = 64 };
-    const int64_t n = args->q->shape.dim[0], fair = n * args->heads / LEAST_SPANS;
-    return !args->dbias || fair < 1 ? 1 : wf_cpu_min(fair, MOST);
+    const wf_attention_sizes z = wf_attention_sizes_of(args);
+    const int64_t fair = z.n * args->heads / LEAST_SPANS;
+    return !args->dbias || !wf_attention_gathers(args, &z) || fair < 1 ? 1 : wf_cpu_min(fair, MOST);
 }
 
 static int64_t spans_along(int64_t all, int64_t each)

@@ -9,6 +9,7 @@
 
 /* Queries and keys of a block: multiples of 16, so that scores of a block stay in the first-level cache. */
 enum { LANES = 64, KEYS = 64 };
+_Static_assert(LANES <= KEYS, "rooms for the rows of keys hold those of a block's queries too");
 
 typedef struct attention_job {
     const wf_attention_args *a;

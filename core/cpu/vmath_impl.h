@@ -76,12 +76,12 @@ VM_INLINE float vm_exp(float x)
     return (1.0F + vm_expm1_core(r)) * vm_pow2(half) * vm_pow2(n - half);
 }
 
-/* For x <= 88; 0 below -87, where the result is hardly a normal number. */
+/* For x <= 88, beyond which it is as at 88; 0 below -87, where the result is hardly a normal number. */
 VM_INLINE float vm_exp_falling(float x)
 {
-    const float least = -87.0F;
+    const float least = -87.0F, most = x > 88.0F ? 88.0F : x;
     int32_t n;
-    const float r = vm_exp_reduce(x < least ? least : x, &n), y = (1.0F + vm_expm1_core(r)) * vm_pow2(n);
+    const float r = vm_exp_reduce(most < least ? least : most, &n), y = (1.0F + vm_expm1_core(r)) * vm_pow2(n);
     return x < least ? 0.0F : y;
 }
 

@@ -133,13 +133,14 @@ static void print_row(wf_ctx *ctx, wf_dtype dtype, const shape_row *s, double pe
 int main(int argc, char **argv)
 {
     static const shape_row list[] = {
-        {"swin", 64, 3, 49, 32, false, true},      {"swin", 8, 24, 49, 32, false, true},
-        {"vit", 1, 6, 197, 64, false, false},      {"heads64", 1, 8, 197, 64, true, false},
-        {"heads64", 1, 4, 1024, 64, false, false}, {"heads64", 1, 4, 1024, 64, true, false},
-        {"heads64", 1, 1, 4096, 64, false, false}, {"heads64", 1, 1, 4096, 64, true, false},
-        {"heads32", 1, 8, 197, 32, false, false},  {"heads32", 1, 8, 197, 32, true, false},
-        {"heads32", 1, 4, 1024, 32, false, false}, {"heads32", 1, 4, 1024, 32, true, false},
-        {"heads32", 1, 1, 4096, 32, false, false}, {"heads32", 1, 1, 4096, 32, true, false},
+        {"swin", 64, 3, 49, 32, false, true},     {"swin", 8, 24, 49, 32, false, true},
+        {"vit", 1, 6, 197, 64, false, false},     {"heads64", 1, 8, 197, 64, false, false},
+        {"heads64", 1, 8, 197, 64, true, false},  {"heads64", 1, 4, 1024, 64, false, false},
+        {"heads64", 1, 4, 1024, 64, true, false}, {"heads64", 1, 1, 4096, 64, false, false},
+        {"heads64", 1, 1, 4096, 64, true, false}, {"heads32", 1, 8, 197, 32, false, false},
+        {"heads32", 1, 8, 197, 32, true, false},  {"heads32", 1, 4, 1024, 32, false, false},
+        {"heads32", 1, 4, 1024, 32, true, false}, {"heads32", 1, 1, 4096, 32, false, false},
+        {"heads32", 1, 1, 4096, 32, true, false},
     };
     wf_ctx_opts opts = {0};
     wf_dtype dtype = WF_F32;

@@ -193,6 +193,10 @@ static bool wants(const settings *s, const char *name)
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
+    if (!wants(&s, "vgg") && !wants(&s, "unet") && !wants(&s, "gpt")) {
+        fprintf(stderr, "bench_models: --only %s: should be vgg, unet or gpt\n", s.only);
+        return 2;
+    }
     wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){.threads = 1});
     char name[64];
     WF_MUST(wf_check(comm));

@@ -250,6 +250,7 @@ static const attention_case attention_cases[] = {
      .grid = {.first_row = 1, .rows = 2, .all_rows = 5, .first_column = 2, .columns = 3, .all_columns = 6}},
     /* A bias that is gathered once, and gradients of it that several samples share. */
     {.n = 67, .heads = 3, .t = 7, .s = 5, .d = 3, .e = 2, .rows = 13, .index = true},
+    {.n = 5, .heads = 3, .t = 7, .s = 5, .d = 3, .e = 2, .rows = 13, .adds = true, .without = 1},
     {.n = 33, .heads = 4, .t = 70, .s = 66, .d = 2, .e = 3, .rows = 31, .regions = true, .dropout = 0.1},
     {.n = 5, .heads = 2, .t = 65, .s = 130, .d = 6, .e = 7, .rows = 31, .causal = true, .lengths = true},
     {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},

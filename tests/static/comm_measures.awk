@@ -4,8 +4,8 @@
 BEGIN {
     # The descriptions of one communication between a caller and the wire. Six are wanted: bucket, call, schedule with
     # its binding, step, transfer and the transport's request, which is no type of the library.
-    n = split("wf_bucket wf_reduce_job wf_call wf_call_record wf_peer_slot wf_peer_call operation wf_engine_call " \
-        "wf_engine_entry wf_binding wf_step wf_flight wf_transfer wf_native_call wf_exchange_form", word, " ")
+    n = split("wf_bucket wf_reduce_job wf_call wf_call_record wf_call_item wf_engine_call " \
+        "wf_engine_entry wf_binding wf_step wf_flight wf_transfer wf_native_part wf_exchange_form", word, " ")
     for (i = 1; i <= n; i++)
         form[word[i]] = 1
 }
