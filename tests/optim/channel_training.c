@@ -209,9 +209,9 @@ static void traffic(void)
         const uint64_t before = wf_comm_traffic(data).collectives;
         WF_EXPECT_OK(wf_optim_step(t.optim, loss));
         const int64_t reductions = (int64_t)(wf_comm_traffic(data).collectives - before);
-        /* One for the gradients, and one message of the normalisation, which is over samples too. The first step
-         * compares replicas besides. */
-        WF_EXPECT(!summed || i == 0 || reductions == 2, "%lld collectives over data in a step", (long long)reductions);
+        /* One for the gradients of shards, one for those of whole parameters, and one message of the normalisation,
+         * which is over samples too. The first step compares replicas besides. */
+        WF_EXPECT(!summed || i == 0 || reductions == 3, "%lld collectives over data in a step", (long long)reductions);
         WF_EXPECT_OK(wf_tape_reset(t.b.tape));
         wf_tensor_free(labels);
     }
