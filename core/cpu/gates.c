@@ -42,7 +42,7 @@ static void close_block(const step_chunk *c, const wf_array *of, int64_t blocks,
 }
 
 /* Returns the row plus its bias, made at `to`, or the row itself if there is no bias. The condition stays out of the
- * loop: for AVX2 a compiler makes masked loads of it, and one that meets a null pointer costs a hundred cycles. */
+ * loop: for AVX2 a compiler makes masked loads of it, and one that meets a null pointer is slow. */
 static const float *add_bias(int64_t columns, const float *row, const float *bias, float *to)
 {
     if (!bias)

@@ -449,6 +449,35 @@ static void threads(void)
     }
 }
 
+/* Gradients of all parameters of attention in 96 windows of 3 heads. */
+static void run_window_threads(int threads, float *to)
+{
+    wf_ctx *own = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = threads});
+    wf_tape *on = wf_tape_new(own);
+    wf_layer *layer = wf_window_attention(own, (wf_window_attention_opts){.features = 6, .heads = 3, .window = 4});
+    wf_var *y = wf_apply(layer, wf_randn(on, WF_SHAPE(6, 6, 16, 16), NULL));
+    WF_EXPECT_OK(wf_backward(wf_sum(wf_mul(y, y))));
+    wf_param *const *params;
+    int64_t n = 0;
+    WF_EXPECT_OK(wf_layer_params(layer, &n, &params));
+    for (int64_t i = 0; i < n; i++) {
+        const wf_tensor *g = wf_param_grad(params[i]);
+        WF_EXPECT_OK(wf_tensor_export(g, to, wf_tensor_bytes(g)));
+        to += wf_tensor_count(g);
+    }
+    wf_tape_free(on);
+    wf_layer_free(layer);
+    WF_EXPECT_OK(wf_ctx_free(own));
+}
+
+static void window_threads(void)
+{
+    static float one[512], other[512]; /* the gradients are 315 numbers */
+    run_window_threads(1, one);
+    run_window_threads(3, other);
+    WF_EXPECT(one[0] != 0 && memcmp(one, other, sizeof one) == 0, "gradients of windows differ with 3 threads");
+}
+
 static void refuse(wf_status code, const char *words, wf_var *y)
 {
     WF_EXPECT(!y && wf_error_code() == code && strstr(wf_error_message(), words), "is \"%s\" (%s), should have \"%s\"",
@@ -563,6 +592,7 @@ int main(int argc, char **argv)
                                    {"windows", windows},
                                    {"memory", memory},
                                    {"threads", threads},
+                                   {"window_threads", window_threads},
                                    {"errors", errors},
                                    {"neighbourhoods", neighbourhoods},
                                    {"neighbourhood_errors", neighbourhood_errors},
