@@ -372,19 +372,17 @@ static wf_status make_narrow(wf_buckets *all)
 static wf_status make_buckets(wf_buckets *all)
 {
     const wf_grads *grads = all->optim->grads;
-    int64_t first = 0, r = 0;
+    int64_t r = 0;
     all->n = 0;
     for (int64_t i = 0; i <= grads->n; i++) {
         all->offset[i] = grads->offset[i];
         all->bucket_of[i] = -1;
     }
     all->offset[grads->n + 1] = grads->offset[grads->n] + WF_TRAILER;
-    for (; r < all->n_runs && all->run[r].axes != all->axes; r++) {
+    for (; r < all->n_runs && all->run[r].axes != all->axes; r++)
         if (all->run[r].axes != 0)
-            WF_TRY(add_buckets(all, all->run[r].axes, first, all->run[r].last));
-        first = all->run[r].last;
-    }
-    WF_TRY(add_buckets(all, all->axes, first, grads->n));
+            WF_TRY(add_buckets(all, all->run[r].axes, all->run[r].first, all->run[r].last));
+    WF_TRY(add_buckets(all, all->axes, r < all->n_runs ? all->run[r].first : grads->n, grads->n));
     sort_by_place(all);
     for (int64_t b = 0; b < all->n; b++)
         for (int64_t i = all->bucket[b].first; i < all->bucket[b].last; i++)

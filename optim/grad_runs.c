@@ -1,5 +1,5 @@
 /* Sorts parameters by the mesh axes over which their gradients are summed, and finds the runs that share a
- * communicator. */
+ * communicator and a sharding. */
 #include "optim/multi_node_impl.h"
 
 unsigned wf_grad_axes(const wf_mesh *mesh)

@@ -57,12 +57,6 @@ static inline pairs_set bit_if(bool has, int feature)
     return has ? pairs_bit(feature) : 0;
 }
 
-/* True one time in n. */
-static inline bool one_in(test_rng *rng, int n)
-{
-    return test_int(rng, 1, n) == 1;
-}
-
 /* True for a feature that is wished, false for one that is barred, else one time in n. */
 static inline bool pairs_draw(pairs_set wish, pairs_set barred, test_rng *rng, int feature, int n)
 {

@@ -61,6 +61,11 @@ typedef struct test_rng {
 uint64_t test_u64(test_rng *rng);
 int64_t test_int(test_rng *rng, int64_t lo, int64_t hi); /* in [lo, hi] */
 double test_uniform(test_rng *rng, double lo, double hi);
+/* True one time in n. */
+static inline bool one_in(test_rng *rng, int64_t n)
+{
+    return test_int(rng, 1, n) == 1;
+}
 
 /* Largest |a - b| / (1 + |b|) of n numbers; NaN on either side alone counts as infinity. */
 double test_distance(int64_t n, const double *a, const double *b);

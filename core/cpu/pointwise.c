@@ -396,8 +396,8 @@ bool wf_pointwise_gradient_pays(const wf_conv_args *args)
     const int64_t c = args->x->shape.dim[1], f = args->y->shape.dim[1];
     if (!has_avx2 || !is_point(args) || args->x->dtype != WF_F32 || c < 16 || f < 16)
         return false;
-    const bool copied = c * f > 264 * (c + f), apart = c % 512 != 0 && f % 512 != 0;
-    return wf_array_count(args->y) / f >= 256 && (copied || apart);
+    const bool copied = c * f > 264 * (c + f), meets = c % 512 == 0 || f % 512 == 0;
+    return wf_array_count(args->y) / f >= 256 && (copied || !meets);
 }
 
 wf_status wf_pointwise_gradient(wf_ctx *ctx, const wf_conv_args *args)

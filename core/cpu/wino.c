@@ -13,7 +13,7 @@ static const bool worth = true;
 static const bool worth = false; /* with registers of four floats it takes three times as long as oneDNN */
 #endif
 
-/* Volumes at v3 alone: with AVX-512 nobody has measured them. */
+/* Volumes at v3 alone: with AVX-512 they were not measured. */
 #if defined(__AVX2__) && !defined(__AVX512F__)
 static const bool volumes = true;
 #else

@@ -6,11 +6,6 @@
 
 enum { MOST_WORK = 300000, MOST_CHANNELS = 40 };
 
-static bool one_in(test_rng *rng, int64_t n)
-{
-    return test_int(rng, 1, n) == 1;
-}
-
 /* In [lo, hi], small numbers as often as large ones. */
 static int64_t int_by_size(test_rng *rng, int64_t lo, int64_t hi)
 {
