@@ -393,8 +393,10 @@ static const bool has_avx2 = false;
  * for a small result: 1/c + 1/f from 0.0038 on. */
 bool wf_pointwise_gradient_pays(const wf_conv_args *args)
 {
+    if (!has_avx2 || !is_point(args) || args->x->dtype != WF_F32)
+        return false;
     const int64_t c = args->x->shape.dim[1], f = args->y->shape.dim[1];
-    if (!has_avx2 || !is_point(args) || args->x->dtype != WF_F32 || c < 16 || f < 16)
+    if (c < 16 || f < 16)
         return false;
     const bool copied = c * f > 264 * (c + f), meets = c % 512 == 0 || f % 512 == 0;
     return wf_array_count(args->y) / f >= 256 && (copied || !meets);
