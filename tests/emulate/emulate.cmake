@@ -28,6 +28,9 @@ foreach(part device dnn)
   target_include_directories(weft_emulated_${part} BEFORE PRIVATE emulate/include emulate/include_dnn)
   target_link_libraries(weft_emulated_${part} PRIVATE weft_flags)
 endforeach()
+if(WEFT_SANITIZE) # the templates of norm.cu take minutes with all optimisations
+  target_compile_options(weft_emulated_device PRIVATE -O1)
+endif()
 set(emulated $<TARGET_OBJECTS:weft_emulated_device> $<TARGET_OBJECTS:weft_emulated_dnn>)
 
 weft_objects(core_objects core)
