@@ -4,8 +4,9 @@
 # The columns: sgd (the rate at once), sgd-warmup, lars, and rmsprop-sgd (RMSprop that turns into SGD, statistics of batch
 # normalisations from all images of training). Where a global batch is less than one image a rank, or more than there are,
 # the cell is empty.
-# EPOCHS (10), LIMIT and TEST_LIMIT (0: all images), MODEL (resnet18), WIDTH (16), RANKS ("1 4"), BATCHES ("64 256 1024 4096 8192"),
-# RECIPES (all four): what is run. Prints a table of top-1 after the last epoch; the load and the processor stand below it.
+# EPOCHS (10), LIMIT and TEST_LIMIT (0: all images), MODEL (resnet18), WIDTH (16), SIZE (0: the images' own), RANKS ("1 4"),
+# BATCHES ("64 256 1024 4096 8192"), RECIPES (all four): what is run. Prints a table of top-1 after the last epoch; the load and
+# the processor stand below it.
 set -eu
 build=$1
 epochs=${EPOCHS:-10} limit=${LIMIT:-0} model=${MODEL:-resnet18} width=${WIDTH:-16}
@@ -24,7 +25,7 @@ options() {
 # top1 RANKS BATCH RECIPE: of the last epoch.
 top1() {
     given=$(options "$3")
-    "$build/tools/wf-run" -np "$1" "$build/examples/classify" --model "$model" --width "$width" --data fashion-mnist \
+    "$build/tools/wf-run" -np "$1" "$build/examples/classify" --model "$model" --width "$width" --size "${SIZE:-0}" --data fashion-mnist \
         --limit "$limit" --test-limit "${TEST_LIMIT:-0}" --epochs "$epochs" --batch $(($2 / $1)) --sync-bn $given |
         sed -n 's/.*top-1 \([0-9.]*\).*/\1/p' | tail -n 1
 }
