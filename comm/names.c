@@ -94,9 +94,9 @@ static wf_status pick_in_node(wf_comm *comm)
 {
     take_kind(comm, "single_node");
     WF_TRY(wf_reducer_connect(comm));
-    if (wf_engine_shares(comm))
+    if (wf_engine_agreed(comm)->shared)
         WF_TRY(probe(comm));
-    if (wf_engine_shares(comm) && comm->pick.probe_ms[0] < comm->pick.probe_ms[1])
+    if (wf_engine_agreed(comm)->shared && comm->pick.probe_ms[0] < comm->pick.probe_ms[1])
         return WF_OK;
     take_kind(comm, "flat");
     /* Memory that will not be used is given back. */
@@ -150,7 +150,7 @@ static const char *ways_of(const wf_comm *comm)
         return "self";
     if (comm->reducer && !comm->reducer->build)
         return "nccl";
-    if (!wf_engine_shares(comm))
+    if (!wf_engine_agreed(comm)->shared)
         return "mpi";
     return comm->inter_size == 1 ? "shm" : "shm and mpi";
 }

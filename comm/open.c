@@ -111,7 +111,7 @@ static wf_status share_processors(wf_comm *comm, wf_ctx_opts opts)
 
 bool wf_comm_shares_memory(const wf_comm *comm)
 {
-    return wf_engine_shares(comm);
+    return wf_engine_agreed(comm)->shared;
 }
 
 /* The devices of a node are dealt out to its ranks. */

@@ -18,7 +18,7 @@ bool wf_call_moves(const wf_comm *comm, const wf_call *call)
 wf_status wf_coll_share(wf_comm *comm)
 {
     char why[WF_FAILURE_TEXT] = "";
-    if (comm->size == 1 || !comm->reducer->shares || wf_engine_share_asked(comm))
+    if (comm->size == 1 || !comm->reducer->shares || comm->engine->share_asked)
         return WF_OK;
     const wf_traffic before = comm->traffic;
     /* Records of later calls lie in this memory; that of this call is known to be the same on all ranks before. */
@@ -26,7 +26,7 @@ wf_status wf_coll_share(wf_comm *comm)
     WF_TRY(wf_guard_settle(comm));
     WF_TRY(wf_engine_share(comm, why));
     comm->traffic = before; /* setting up is no traffic of the program */
-    if (!wf_engine_shares(comm) && comm->rank == 0)
+    if (!wf_engine_agreed(comm)->shared && comm->rank == 0)
         wf_log_write(WF_LOG_WARN, "no memory is shared, sums go by messages: %.300s", why);
     return WF_OK;
 }

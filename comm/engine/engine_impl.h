@@ -61,7 +61,6 @@ wf_engine_entry *wf_engine_keep(wf_comm *comm, wf_engine_store *store, const wf_
 void wf_engine_store_clear(wf_engine_store *store);
 /* The configuration on which later schedules are built; a change holds from the next schedule on. */
 wf_agreed *wf_engine_agreed(const wf_comm *comm);
-struct wf_pairs *wf_engine_pairs(const wf_comm *comm);
 /* The flight recorder learns of the step that a run waits for, for those who look at a job that hangs or is dead. */
 void wf_engine_note(wf_comm *comm, const wf_run *run);
 
@@ -69,9 +68,6 @@ void wf_engine_note(wf_comm *comm, const wf_run *run);
  * alike, where one node has none; `why` says what is missing. Collective over comm; the call has been entered. */
 wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 void wf_engine_unshare(wf_comm *comm);
-bool wf_engine_shares(const wf_comm *comm);
-/* Returns true if wf_engine_share has been called, with or without success. */
-bool wf_engine_share_asked(const wf_comm *comm);
 
 /* --- shm_window.c --- */
 
@@ -122,6 +118,15 @@ wf_status wf_pairs_open(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs,
 /* One more flag of each two ranks of a node, which lasts as long as the process where slots are in device memory. */
 wf_ring_flag *wf_pairs_flag(const wf_pairs *pairs, const wf_agreed *agreed, int owner, int user);
 void wf_pairs_close(wf_pairs *pairs, const wf_agreed *agreed);
+
+typedef struct wf_engine {
+    wf_agreed agreed;
+    wf_ring ring;
+    wf_pairs pairs;
+    bool share_asked; /* wf_engine_share has been called, with or without success */
+    char token;
+    wf_engine_store store;
+} wf_engine;
 
 /* --- run_native.c --- */
 

@@ -38,15 +38,6 @@
 
 typedef wf_engine_entry entry;
 
-typedef struct wf_engine {
-    wf_agreed agreed;
-    wf_ring ring;
-    wf_pairs pairs;
-    bool share_asked;
-    char token;
-    wf_engine_store store;
-} wf_engine;
-
 wf_status wf_engine_open(wf_comm *comm, const int32_t *node)
 {
     wf_engine *engine = wf_calloc(comm->shared->ctx, 1, sizeof *engine);
@@ -73,21 +64,6 @@ wf_status wf_engine_share(wf_comm *comm, char why[WF_FAILURE_TEXT])
 wf_agreed *wf_engine_agreed(const wf_comm *comm)
 {
     return &comm->engine->agreed;
-}
-
-wf_pairs *wf_engine_pairs(const wf_comm *comm)
-{
-    return &comm->engine->pairs;
-}
-
-bool wf_engine_shares(const wf_comm *comm)
-{
-    return comm->engine && comm->engine->agreed.shared;
-}
-
-bool wf_engine_share_asked(const wf_comm *comm)
-{
-    return comm->engine->share_asked;
 }
 
 /* --- schedules that are kept -------------------------------------------------------------------------------------- */
@@ -263,7 +239,7 @@ static char *slot_at(const wf_engine *engine, int rank, const wf_operand *operan
 static void bind(const wf_comm *comm, const entry *e, const void *const *in, void *const *out)
 {
     wf_engine *engine = comm->engine;
-    char *kept = e->kept, *scratch = e->scratch, *device = e->device;
+    char *next[] = {[WF_OPERAND_SCRATCH] = e->scratch, [WF_OPERAND_DEVICE] = e->device, [WF_OPERAND_KEPT] = e->kept};
     for (int32_t i = 0; i < e->schedule->operands; i++) {
         const wf_operand *operand = &e->schedule->operand[i];
         switch (operand->kind) {
@@ -274,16 +250,10 @@ static void bind(const wf_comm *comm, const entry *e, const void *const *in, voi
             e->data[i] = (void *)in[operand->index];
             break;
         case WF_OPERAND_SCRATCH:
-            e->data[i] = scratch;
-            scratch += rounded(operand->bytes);
-            break;
         case WF_OPERAND_DEVICE:
-            e->data[i] = device;
-            device += rounded(operand->bytes);
-            break;
         case WF_OPERAND_KEPT:
-            e->data[i] = kept;
-            kept += rounded(operand->bytes);
+            e->data[i] = next[operand->kind];
+            next[operand->kind] += rounded(operand->bytes);
             break;
         case WF_OPERAND_TOKEN:
             e->data[i] = &engine->token;

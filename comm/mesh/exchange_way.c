@@ -53,7 +53,7 @@ static wf_status map_devices(wf_comm *comm, wf_pairs *pairs)
 static wf_status share_pair_rings(wf_comm *comm)
 {
     wf_agreed *agreed = wf_engine_agreed(comm);
-    wf_pairs *pairs = wf_engine_pairs(comm);
+    wf_pairs *pairs = &comm->engine->pairs;
     char why[WF_FAILURE_TEXT] = "";
     WF_TRY(wf_coll_barrier(comm)); /* none is elsewhere: what follows waits without looking */
     WF_TRY(wf_pairs_open(comm, agreed, pairs, why));
@@ -79,9 +79,9 @@ wf_status wf_exchange_open_way(wf_comm *comm)
     if (moves_natively(comm))
         return WF_OK;
     WF_TRY(wf_comm_forbid_capture(comm, "exchange halos by messages or mapped memory, which the host looks after"));
-    if (wf_engine_pairs(comm)->asked)
+    if (comm->engine->pairs.asked)
         return WF_OK;
-    wf_engine_pairs(comm)->asked = true;
+    comm->engine->pairs.asked = true;
     if (comm->inter_size == comm->size)
         return WF_OK;
     const wf_status status = share_pair_rings(comm);
@@ -91,7 +91,7 @@ wf_status wf_exchange_open_way(wf_comm *comm)
 
 void wf_exchange_unshare(wf_comm *comm)
 {
-    wf_pairs *pairs = comm->engine ? wf_engine_pairs(comm) : NULL;
+    wf_pairs *pairs = comm->engine ? &comm->engine->pairs : NULL;
     if (!pairs)
         return;
     if (pairs->ipc && pairs->ipc->size > 0)
@@ -133,7 +133,7 @@ wf_status wf_exchange_way(wf_comm *comm, char *text, size_t size)
     if (comm->size > 1)
         WF_TRY(wf_guard_end(comm, "set-up", enter_way(comm)));
     const bool shared = shares_any(comm);
-    const wf_pairs *pairs = wf_engine_pairs(comm);
+    const wf_pairs *pairs = &comm->engine->pairs;
     if (comm->size > 1 && moves_natively(comm))
         snprintf(text, size, "by %s", wf_transport_native.name);
     else

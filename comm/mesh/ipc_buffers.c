@@ -175,7 +175,7 @@ wf_status wf_ipc_buffers_open(wf_comm *comm, wf_ipc_buffers *b, char why[WF_FAIL
 /* The flag by which `user` says that it has unmapped the block of `owner`; both are places in the node. */
 static wf_ring_flag *gone(const wf_comm *comm, const wf_ipc_buffers *b, int owner, int user)
 {
-    return wf_pairs_flag(wf_engine_pairs(comm), wf_engine_agreed(comm), b->member[owner], b->member[user]);
+    return wf_pairs_flag(&comm->engine->pairs, wf_engine_agreed(comm), b->member[owner], b->member[user]);
 }
 
 void wf_ipc_buffers_close(wf_comm *comm, wf_ipc_buffers *b)

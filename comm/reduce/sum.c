@@ -18,7 +18,7 @@ wf_status wf_reducer_connect(wf_comm *comm)
     WF_NEED(comm);
     if (!comm->reducer->build)
         return wf_comm_connect_native(comm);
-    if (comm->size == 1 || !comm->reducer->shares || wf_engine_share_asked(comm))
+    if (comm->size == 1 || !comm->reducer->shares || comm->engine->share_asked)
         return WF_OK;
     return wf_guard_end(comm, "set-up", share_memory(comm));
 }
