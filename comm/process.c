@@ -83,24 +83,25 @@ static bool everybody_leaves(int code)
 {
     const bool broken = wf_failure_happened(), well = code == 0 && !broken;
     const int64_t limit = (int64_t)(broken ? 3 * WF_GRACE_MS : wf_config_get()->timeout_ms) * 1000000;
-    const int64_t every = limit / 4 < LOOK_NS ? limit / 4 : LOOK_NS, start = wf_now_ns();
-    int64_t since = start, looked = start;
+    const int64_t every = limit / 4 < LOOK_NS ? limit / 4 : LOOK_NS;
+    int64_t since = 0, looked = 0;
+    wf_deadline wait = wf_deadline_new();
     MPI_Request request;
     int done = 0;
     /* On a communicator of its own, made at the start: those of the program may be dead. */
     if (MPI_Ibarrier(leaving, &request) != MPI_SUCCESS)
         return false;
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
-        const int64_t now = wf_now_ns();
-        if (well && now - looked > every) {
-            looked = now;
+        const int64_t waited = wf_deadline_waited_ns(&wait);
+        if (well && waited - looked > every) {
+            looked = waited;
             if (!wf_recorder_finds_stopped())
-                since = now;
+                since = waited;
         }
-        if (now - since > limit)
+        if (waited - since > limit)
             return false;
         wf_watch_beat();
-        nanosleep(&(struct timespec){.tv_nsec = now - start < 100000000 ? 20000 : 1000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = waited < 100000000 ? 20000 : 1000000}, NULL);
     }
     return done;
 }

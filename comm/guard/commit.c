@@ -30,7 +30,7 @@ static wf_status finish_transfer(wf_comm *comm, wf_transfer *t, bool unheeding)
             WF_TRY(wf_deadline_poll(comm, &deadline));
             continue;
         }
-        const int64_t waited = wf_now_ns() - deadline.start_ns;
+        const int64_t waited = wf_deadline_waited_ns(&deadline);
         WF_CHECK(waited < limit, WF_ERR_TIMEOUT, "rank %s waited %lld ms for rank %s to agree",
                  WF_RANK(comm, comm->rank), (long long)(waited / 1000000), WF_RANK(comm, t->peer));
         wf_watch_beat();

@@ -30,12 +30,22 @@
 #define LOOK_NS       100000000  /* from one look at the peer's state to the next */
 #define CIRCLE_NS     2000000000 /* that nothing moves in a circle of waits before it is an error */
 #define SAY_NS        60000000000
-#define NOTE_NS       10000000 /* of a wait, until the flight recorder learns of its step; polls may take long */
+#define STOPPED_NS    200000000 /* between two polls: beyond it this process was stopped, as others may have been */
+#define NOTE_NS       10000000  /* of a wait, until the flight recorder learns of its step; polls may take long */
 
 wf_deadline wf_deadline_new(void)
 {
     /* Control is asked in the fourth poll: most waits are over before. */
-    return (wf_deadline){.start_ns = wf_now_ns(), .polls = 1, .peer = -1};
+    const int64_t now = wf_now_ns();
+    return (wf_deadline){.start_ns = now, .seen_ns = now, .polls = 1, .peer = -1};
+}
+
+int64_t wf_deadline_waited_ns(wf_deadline *deadline)
+{
+    const int64_t now = wf_now_ns(), passed = now - deadline->seen_ns;
+    deadline->lost_ns += passed > STOPPED_NS ? passed - STOPPED_NS : 0;
+    deadline->seen_ns = now;
+    return now - deadline->lost_ns - deadline->start_ns;
 }
 
 /* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: it is not known to. */
@@ -113,7 +123,8 @@ static bool is_working(const wf_comm *comm, wf_deadline *deadline, int peer, int
     const int64_t waited = now - deadline->start_ns, process = process_of(comm, peer);
     if (process != 0 && deadline->circle)
         return now - deadline->circle_ns <= CIRCLE_NS; /* then the circle is the error, if it is one */
-    if (process == 0 || waited > (int64_t)wf_config_get()->idle_ms * 1000000 || !wf_peer_lives(process))
+    if (process == 0 || waited > (int64_t)wf_config_get()->idle_ms * 1000000 ||
+        !wf_peer_lives(process, deadline->lost_ns))
         return false;
     if (now - deadline->said_ns > SAY_NS) {
         deadline->said_ns = now;
@@ -161,7 +172,7 @@ static void progress_background(const wf_comm *comm, bool lasts)
 
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
 {
-    const int64_t now = wf_now_ns(), waited = now - deadline->start_ns;
+    const int64_t waited = wf_deadline_waited_ns(deadline), now = deadline->start_ns + waited;
     wf_watch_beat();
     deadline->noted += waited > NOTE_NS && deadline->noted < 2;
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */

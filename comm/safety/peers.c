@@ -73,10 +73,10 @@ static int64_t silent_ns(const wf_trace *trace)
     return wf_now_ns() - word(&trace->state.beat_ns);
 }
 
-bool wf_peer_lives(int64_t pid)
+bool wf_peer_lives(int64_t pid, int64_t lost_ns)
 {
     const wf_trace *trace = recorder_of(pid);
-    return trace && silent_ns(trace) <= (int64_t)wf_config_get()->timeout_ms * 1000000;
+    return trace && silent_ns(trace) - lost_ns <= (int64_t)wf_config_get()->timeout_ms * 1000000;
 }
 
 bool wf_peer_stopped(int64_t pid)

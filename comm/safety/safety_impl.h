@@ -51,8 +51,9 @@ void wf_recorder_beat(void);
 void wf_recorder_wait(const wf_comm *comm, int64_t pid, int64_t since_ns);
 
 /* --- peers.c: what other processes of this machine do, as their flight recorders say --- */
-/* Returns true if the last beat of the process is no older than the time-out: it is taken to compute, or to wait. */
-bool wf_peer_lives(int64_t pid);
+/* Returns true if the last beat of the process is no older than the time-out and lost_ns, in which this process did not
+ * run: the other one is taken to compute, or to wait. */
+bool wf_peer_lives(int64_t pid, int64_t lost_ns);
 /* Returns true if the process exists and a signal has stopped it. */
 bool wf_peer_stopped(int64_t pid);
 /* Returns true if the recorder of the process still holds that it closed the communicator of this number. */

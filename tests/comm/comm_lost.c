@@ -3,6 +3,7 @@
 #include "comm/comm_author.h"
 #include "tests/comm/comm_cases.h"
 #include "tests/ranks.h"
+#include "tests/timeouts.h"
 #include "tests/world.h"
 
 #include <mpi.h>
@@ -26,12 +27,15 @@ static void packed_receive(void)
     wf_tensor *x = tensor_in_form(ctx, WF_F32, WF_SHAPE(100, 30), FORM_VIEW);
     const size_t before = wf_ctx_memory(ctx).bytes_in_use;
     wf_status status = WF_OK;
+    WF_EXPECT_OK(wf_barrier(comm));
+    test_timeouts_begin();
     stuck = true;
     if (rank == 0)
         status = wf_recv(part, x, 1, 7);
     while (rank > 0 && status == WF_OK)
         status = wf_comm_alive(part);
     stuck = false;
+    test_timeouts_end();
     WF_EXPECT(status == WF_ERR_TIMEOUT, "%s", wf_error_message());
     wf_error_clear();
     const size_t kept = wf_ctx_memory(ctx).bytes_in_use - before;
@@ -43,6 +47,7 @@ static void packed_receive(void)
 
 static int on_ranks(int argc, char **argv)
 {
+    test_timeouts_end();
     if (!ranks_open("flat"))
         return 1;
     return ranks_close(test_main(argc, argv, (test_case[]){{"packed_receive", packed_receive}, {0}}));
