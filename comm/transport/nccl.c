@@ -262,8 +262,7 @@ static void abort_marked(nccl_streams *s, const wf_comm *dead)
     for (native *member = s->members; member; member = member->next) {
         if (member->marked && member->nccl)
             ncclCommAbort(member->nccl);
-        if (member->marked)
-            member->nccl = NULL;
+        member->nccl = member->marked ? NULL : member->nccl;
         member->marked = false;
     }
     const ncclResult_t code = ncclGroupEnd();
@@ -284,14 +283,15 @@ static wf_status abort_now(void *of)
 static void give_up(wf_comm *comm)
 {
     nccl_streams *s = comm->native->streams;
-    bool any = false;
-    for (native *member = s ? s->members : NULL; member; member = member->next) {
+    bool any = false, done = false;
+    for (native *member = s ? s->members : NULL; member; member = member->next)
         if (member->nccl && is_split_from(member->comm, comm))
             any = member->marked = true;
-    }
     if (!any)
         return;
-    if (pending(comm))
+    /* A call that fails sets NCCL's error before its event passes, so errors are asked for after events. */
+    if (pending(comm) && (s->spoilt || wf_ctx_capturing(s->ctx) || test(comm, &done) != WF_OK || !done ||
+                          poll_async(comm, true) != WF_OK))
         s->spoilt = comm;
     s->dead = comm;
     /* What is captured holds them until the capture has ended. */

@@ -405,6 +405,36 @@ static void ends_together(void)
     wf_error_clear();
 }
 
+/* A rank dies after it has started a sum at which the host has not looked. If the device has the sum, the host reads
+ * it. If rank 0 never came to the sum, the host learns of the death where it reads. */
+static void dies_after_a_sum(void)
+{
+    for (int absent = 0; absent < (size > 1 ? 2 : 0); absent++) {
+        const bool lost = absent && rank > 0;
+        double value = 0;
+        open_as("pure_nccl");
+        wf_tensor *x = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1)), *y = wf_tensor_new(ctx, WF_F64, WF_SHAPE(1));
+        WF_EXPECT_OK(wf_tensor_fill(x, 1));
+        if (!absent || rank > 0)
+            sum_apart(comm, x);
+        if (!absent)
+            WF_EXPECT_OK(wf_transport_native.join(comm));
+        if (!absent)
+            WF_EXPECT_OK(wf_tensor_assign(y, x)); /* the device waits for the sum */
+        WF_EXPECT_OK(wf_barrier(comm));
+        WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_bcast_bytes(comm, &value, 1, size));
+        const wf_status status = wf_ctx_read(ctx, &value, absent ? x->data : y->data, sizeof value);
+        WF_EXPECT(status == (lost ? WF_ERR_ARGUMENT : WF_OK), "absent %d: %s", absent,
+                  status == WF_OK ? "the read succeeds" : wf_error_message());
+        WF_EXPECT(lost || value == (absent ? 1 : size), "absent %d: the sum is %g", absent, value);
+        wf_error_clear();
+        wf_tensor_free(x);
+        wf_tensor_free(y);
+        WF_EXPECT_OK(wf_comm_close(comm));
+        wf_error_clear();
+    }
+}
+
 /* The pool returns a free block to the device while a sum is on its way. The device would wait for the sum before it
  * takes the block, so the context waits first: if rank 0 never comes, that is an error. */
 static void frees_during_a_sum(void)
@@ -545,6 +575,7 @@ static int on_ranks(int argc, char **argv)
                                    {"misordered", misordered},
                                    {"alone", alone},
                                    {"ends_together", ends_together},
+                                   {"dies_after_a_sum", dies_after_a_sum},
                                    {"frees_during_a_sum", frees_during_a_sum},
                                    {"shared_gpu", shared_gpu},
                                    {"too_old", too_old},
