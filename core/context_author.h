@@ -1,6 +1,6 @@
-/* The context as the library sees it: kernel table, pool, live-object counters, hooks that comm fills. A context is one
- * device of one process, used by one thread: that in which the program calls the library, which comments call the main
- * thread. Everything here is local. */
+/* The context as the library sees it: kernel table, pool, live-object counters, hooks that comm fills. A context uses
+ * one device, which other contexts of the process may use too, each with a pool and a stream of its own. One thread of
+ * the process calls the library, with whatever context; comments call it the main thread. Everything here is local. */
 #ifndef WF_CORE_CONTEXT_AUTHOR_H
 #define WF_CORE_CONTEXT_AUTHOR_H
 
@@ -126,8 +126,9 @@ void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 /* The most bytes that were in use since the call before, or ever. */
 size_t wf_pool_mark(wf_ctx *ctx);
 
-/* malloc, calloc and realloc, counted, for what is kept from step to step; what a step takes and gives back comes from
- * the pool. The caller frees it, by free. NULL and a recorded WF_ERR_MEMORY on failure. From any thread. */
+/* malloc, calloc and realloc, counted (core/heap.c), for what is kept from step to step; what a step takes and gives
+ * back comes from the pool. The caller frees it, by free. NULL and a recorded WF_ERR_MEMORY on failure. From any
+ * thread. */
 void *wf_malloc(wf_ctx *ctx, size_t bytes);
 void *wf_calloc(wf_ctx *ctx, size_t count, size_t size);
 void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes);

@@ -540,50 +540,10 @@ void wf_pool_claim_drop(wf_ctx *ctx, wf_claim *claim)
     free(claim);
 }
 
-static void *counted(wf_ctx *ctx, void *p, size_t bytes)
+void wf_pool_count_allocation(wf_ctx *ctx)
 {
     /* A thread that makes batches ahead allocates too. */
     __atomic_fetch_add(&ctx->pool->counters.system_allocations, 1, __ATOMIC_RELAXED);
-    if (!p)
-        WF_RAISE(WF_ERR_MEMORY, "no memory for %zu bytes", bytes);
-    return p;
-}
-
-void *wf_malloc(wf_ctx *ctx, size_t bytes)
-{
-    return counted(ctx, malloc(bytes ? bytes : 1), bytes);
-}
-
-void *wf_calloc(wf_ctx *ctx, size_t count, size_t size)
-{
-    return counted(ctx, calloc(count ? count : 1, size ? size : 1), count * size);
-}
-
-void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes)
-{
-    return counted(ctx, realloc(old, bytes ? bytes : 1), bytes);
-}
-
-void *wf_grow(wf_ctx *ctx, void *list, int64_t *room, int64_t count, size_t size)
-{
-    int64_t more = *room > 0 ? *room : 16;
-    if (count <= *room)
-        return list;
-    /* Doubling keeps the cost of an element constant. */
-    while (more < count)
-        more *= 2;
-    void *grown = wf_realloc(ctx, list, (size_t)more * size);
-    *room = grown ? more : *room;
-    return grown;
-}
-
-char *wf_strdup(wf_ctx *ctx, const char *text)
-{
-    const size_t bytes = strlen(text) + 1;
-    char *copy = wf_malloc(ctx, bytes);
-    if (copy)
-        memcpy(copy, text, bytes);
-    return copy;
 }
 
 wf_handles *wf_pool_handles(const wf_ctx *ctx)

@@ -1,11 +1,11 @@
 /* The inside of the memory pool (core/pool.c), for core alone: context.c makes and frees it, autograd/captured.c claims
- * memory for captured steps, tensor.c and handles.c recycle the handles of tensors. Memory is taken and given back by
- * core/context_author.h. Local, main thread only.
+ * memory for captured steps, tensor.c and handles.c recycle the handles of tensors, heap.c counts what it allocates.
+ * Memory is taken and given back by core/context_author.h. Local, main thread only.
  *
- * One pool a context, also where two contexts of a process have one device: they share no block. That is why a block
- * serves its next owner without a wait: the work of both is put on one stream, the context's. A pool of several
- * contexts would need an event for each block that is given back, for which a take by another context waits. The
- * counters (wf_ctx_memory), the handles and the claim that is made belong to one context in any case.
+ * Each context has a pool of its own, and contexts share no block, also where several use one device. So a block can
+ * serve its next owner without a wait: the work of the old and of the new owner is put on one stream, the context's. A
+ * pool of several contexts would need an event for each block that is given back, for which a take by another context
+ * waits. The counters (wf_ctx_memory), the handles and the claim that is made belong to one context in any case.
  *
  * Slots, their arguments and layers with `pool` in their names are those of pooling and have nothing to do with it. */
 #ifndef WF_CORE_POOL_IMPL_H
@@ -14,10 +14,14 @@
 #include "core/context_author.h"
 #include "core/tensor_author.h"
 
-/* The pool of a context, which has its kernel table and owns the pool. NULL and a recorded error on failure. */
+/* Makes the pool of a context, which owns it. The context has its kernel table, and its device only later
+ * (wf_ctx_make), so nothing is allocated on a device here. NULL and a recorded error on failure. */
 wf_pool *wf_pool_new(wf_ctx *ctx);
 /* Returns all blocks to the device, those in use too, but not those that wf_pool_hold retired. NULL is fine. */
 void wf_pool_free(wf_pool *pool);
+
+/* Counts an allocation of the heap (core/heap.c) in the counters of the pool. From any thread. */
+void wf_pool_count_allocation(wf_ctx *ctx);
 
 /* A claim: the device memory of a captured step, whose replays use the addresses of the capture again.
  *

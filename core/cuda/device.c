@@ -194,8 +194,8 @@ wf_status wf_cuda_device_of(wf_ctx *ctx, const void *data, int *ordinal)
     return WF_OK;
 }
 
-/* The streams of the pool's memory end with the process: no caller is left for an error of theirs. Workspace goes with
- * the pool. */
+/* Frees what the context has on the device. Errors are ignored, since no caller is left who could handle them.
+ * Workspace is memory of the pool, which is freed after this. */
 void wf_cuda_device_close(wf_ctx *ctx)
 {
     wf_cuda *const own = ctx->device_own;

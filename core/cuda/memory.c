@@ -14,7 +14,8 @@ static wf_status allowed(const wf_cuda *own, enum cudaStreamCaptureMode *mode)
     return WF_OK;
 }
 
-/* Called by the pool alone, for blocks that it keeps: cudaMalloc itself stops the device. */
+/* cudaMalloc may wait for the device, so no step calls this: the pool does for blocks that it keeps, comm for blocks
+ * that processes map from each other (comm/mesh/ipc_buffers.c), and a profile once (optim/profiler_table.c). */
 wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
     wf_cuda *own;
@@ -156,7 +157,8 @@ static bool cannot_share(cudaError_t error)
            error == cudaErrorMapBufferObjectFailed || error == cudaErrorOperatingSystem || error == cudaErrorUnknown;
 }
 
-/* The pool's blocks are what cudaMalloc gave, so a handle names a whole block. */
+/* A handle names a whole allocation of cudaMalloc. So `data` must come from wf_cuda_alloc, as in
+ * comm/mesh/ipc_buffers.c, and not from the pool, whose blocks may be parts of one. */
 wf_status wf_cuda_share(wf_ctx *ctx, void *data, size_t bytes, wf_share *share)
 {
     wf_cuda *own;
