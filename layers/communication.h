@@ -8,8 +8,9 @@
  * backward; a rank without a loss calls wf_backward or wf_optim_step with a token or wf_no_loss. If a rank is in
  * evaluation while another one needs a gradient from it, that is WF_ERR_STATE.
  *
- * x and y are lists with one entry for each rank, all of one type, each with a shape of its own. NULL inputs and wrong
- * arguments make the communicator dead, like any error of a function that communicates.
+ * x and y are lists with one entry for each rank, all of one type on all ranks (WF_ERR_DTYPE; wf_alltoall of
+ * comm/comm.h takes a type for each pair), each with a shape of its own. NULL inputs and wrong arguments make the
+ * communicator dead, like any error of a function that communicates.
  */
 #ifndef WF_LAYERS_COMMUNICATION_H
 #define WF_LAYERS_COMMUNICATION_H
