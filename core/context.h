@@ -1,6 +1,5 @@
 /* The context: device, type, seed, threads, memory pool and counters of one process. Everything that the library makes
- * belongs to one, and works with objects of the same one only. One thread of the process, the main
- * thread, calls the library, also where the process has several contexts. Local. */
+ * belongs to one, and works with objects of the same one only. One thread of a process uses all its contexts. Local. */
 #ifndef WF_CORE_CONTEXT_H
 #define WF_CORE_CONTEXT_H
 

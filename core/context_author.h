@@ -126,9 +126,8 @@ void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 /* The most bytes that were in use since the call before, or ever. */
 size_t wf_pool_mark(wf_ctx *ctx);
 
-/* malloc, calloc and realloc, counted (core/heap.c), for what is kept from step to step; what a step takes and gives
- * back comes from the pool. The caller frees it, by free. NULL and a recorded WF_ERR_MEMORY on failure. From any
- * thread. */
+/* malloc, calloc and realloc, counted (core/heap.c), for what is kept from step to step; what one step takes and gives
+ * back is the pool's. The caller frees it, by free. NULL and a recorded WF_ERR_MEMORY on failure. From any thread. */
 void *wf_malloc(wf_ctx *ctx, size_t bytes);
 void *wf_calloc(wf_ctx *ctx, size_t count, size_t size);
 void *wf_realloc(wf_ctx *ctx, void *old, size_t bytes);
