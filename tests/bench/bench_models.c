@@ -2,10 +2,10 @@
  *
  *     mpirun -np 2 --bind-to none bench_models --vgg-width 64 --unet-size 1024
  *
- * VGG-16 by channels, a U-Net by rows and a GPT of 30 M by heads, one thread a rank. The step of one rank is taken
- * while all ranks take it, each with a model of its own, unconnected, since cores share memory and clocks; it and the
- * parallel step take turns, and medians of the slowest rank's times count. Efficiency is the time of one rank over
- * ranks times the parallel one.
+ * VGG-16 by channels, a U-Net by rows, one of volumes with group normalisation by depth (64 x 64 x 64) and a GPT of 30
+ * M by heads, one thread a rank. The step of one rank is taken while all ranks take it, each with a model of its own,
+ * unconnected, since cores share memory and clocks; it and the parallel step take turns, and medians of the slowest
+ * rank's times count. Efficiency is the time of one rank over ranks times the parallel one.
  */
 #include "examples/common.h"
 #include "examples/models/gpt.h"
@@ -18,7 +18,7 @@
 enum { MOST = 101 };
 
 typedef struct settings {
-    int64_t vgg_width, vgg_batch, unet_width, unet_size, unet_batch, gpt_batch, repeats;
+    int64_t vgg_width, vgg_batch, unet_width, unet_size, unet3_size, unet_batch, gpt_batch, repeats;
     const char *compute, *only;
 } settings;
 
@@ -37,6 +37,7 @@ static settings read_settings(int argc, char **argv)
                   .vgg_batch = 64,
                   .unet_width = 8,
                   .unet_size = 1024,
+                  .unet3_size = 64,
                   .unet_batch = 2,
                   .gpt_batch = 1,
                   .repeats = 9};
@@ -44,13 +45,15 @@ static settings read_settings(int argc, char **argv)
         {"vgg-width", "N", "channels of VGG's first group", .number = &s.vgg_width, .most = EXAMPLE_MOST_SIZE,
          .least = 2},
         {"vgg-batch", "N", "images of a step", .number = &s.vgg_batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
-        {"unet-width", "N", "channels of the U-Net at full resolution", .number = &s.unet_width,
+        {"unet-width", "N", "channels of the U-Nets at full resolution", .number = &s.unet_width,
          .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"unet-size", "N", "height and width of its images, a multiple of 16", .number = &s.unet_size,
          .most = EXAMPLE_MOST_SIZE, .least = 16},
+        {"unet3-size", "N", "sides of the other U-Net's volumes, a multiple of 16", .number = &s.unet3_size,
+         .most = EXAMPLE_MOST_SIZE, .least = 16},
         {"unet-batch", "N", "images of a step", .number = &s.unet_batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"gpt-batch", "N", "texts of a step", .number = &s.gpt_batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
-        {"only", "NAME", "vgg, unet or gpt; else all three", .text = &s.only},
+        {"only", "NAME", "vgg, unet, unet3 or gpt; else all", .text = &s.only},
         {"repeats", "N", "steps of which the median counts", .number = &s.repeats, .most = EXAMPLE_MOST_COUNT,
          .least = 1},
         EXAMPLE_COMPUTE(&s.compute),
@@ -97,12 +100,9 @@ static trainee vgg_new(wf_comm *comm, wf_tape *tape, const settings *s, const wf
     return t;
 }
 
-static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, const wf_mesh *mesh)
+static trainee unet_of(wf_comm *comm, wf_tape *tape, unet_opts opts, wf_shape shape, const wf_mesh *mesh)
 {
-    const wf_shape shape = WF_SHAPE(s->unet_batch, 1, s->unet_size, s->unet_size);
-    trainee t = {.model =
-                     unet(wf_comm_ctx(comm), (unet_opts){.in = 1, .classes = 1, .width = s->unet_width, .levels = 4}),
-                 .mask = true};
+    trainee t = {.model = unet(wf_comm_ctx(comm), opts), .mask = true};
     wf_layout part = wf_layout_none();
     WF_MUST(wf_check(t.model));
     if (mesh) {
@@ -113,6 +113,18 @@ static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, const w
     t.x = noise(tape, own, false, mesh ? &part : NULL);
     t.target = noise(tape, own, true, mesh ? &part : NULL);
     return t;
+}
+
+static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, const wf_mesh *mesh)
+{
+    const unet_opts opts = {.in = 1, .classes = 1, .width = s->unet_width, .levels = 4};
+    return unet_of(comm, tape, opts, WF_SHAPE(s->unet_batch, 1, s->unet_size, s->unet_size), mesh);
+}
+
+static trainee unet3_new(wf_comm *comm, wf_tape *tape, const settings *s, const wf_mesh *mesh)
+{
+    const unet_opts opts = {.dims = 3, .in = 1, .classes = 1, .width = s->unet_width, .levels = 3, .norm = UNET_GROUP};
+    return unet_of(comm, tape, opts, WF_SHAPE(s->unet_batch, 1, s->unet3_size, s->unet3_size, s->unet3_size), mesh);
 }
 
 static trainee gpt_new(wf_comm *comm, wf_tape *tape, const settings *s, const wf_mesh *mesh)
@@ -193,8 +205,8 @@ static bool wants(const settings *s, const char *name)
 int main(int argc, char **argv)
 {
     const settings s = read_settings(argc, argv);
-    if (!wants(&s, "vgg") && !wants(&s, "unet") && !wants(&s, "gpt")) {
-        fprintf(stderr, "bench_models: --only %s: should be vgg, unet or gpt\n", s.only);
+    if (!wants(&s, "vgg") && !wants(&s, "unet") && !wants(&s, "unet3") && !wants(&s, "gpt")) {
+        fprintf(stderr, "bench_models: --only %s: should be vgg, unet, unet3 or gpt\n", s.only);
         return 2;
     }
     wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){.threads = 1});
@@ -208,6 +220,9 @@ int main(int argc, char **argv)
     snprintf(name, sizeof name, "U-Net, %lld x %lld", (long long)s.unet_size, (long long)s.unet_size);
     if (wants(&s, "unet"))
         compare(comm, &s, name, "rows", unet_new, (wf_mesh_opts){.height = ranks});
+    snprintf(name, sizeof name, "U-Net 3-D, %lld^3", (long long)s.unet3_size);
+    if (wants(&s, "unet3"))
+        compare(comm, &s, name, "depth", unet3_new, (wf_mesh_opts){.depth = ranks});
     snprintf(name, sizeof name, "GPT of 30 M, batch %lld", (long long)s.gpt_batch);
     if (wants(&s, "gpt"))
         compare(comm, &s, name, "heads", gpt_new, (wf_mesh_opts){.channel = ranks});

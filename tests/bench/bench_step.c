@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 typedef struct settings {
-    const char *model, *compute, *timeline;
+    const char *model, *compute, *timeline, *norm;
     int64_t batch, width, size, iterations, warmup;
     bool captured, memory, profile, eval;
 } settings;
@@ -41,7 +41,8 @@ typedef struct trainee {
 
 static settings read_settings(int argc, char **argv)
 {
-    settings s = {.model = "vgg", .batch = 64, .width = 64, .size = 128, .iterations = 20, .warmup = 5};
+    settings s = {
+        .model = "vgg", .batch = 64, .width = 64, .size = 128, .iterations = 20, .warmup = 5, .norm = "batch"};
     const example_option table[] = {
         {"model", "NAME", MODELS, .text = &s.model},
         {"batch", "N", "images or volumes per rank", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
@@ -49,6 +50,7 @@ static settings read_settings(int argc, char **argv)
          .least = 1},
         {"size", "N", "sides of a U-Net's, a ResNet's or a ConvNeXt's input, a multiple of 16", .number = &s.size,
          .most = EXAMPLE_MOST_SIZE, .least = 16},
+        {"norm", "NAME", "batch or group (of eight groups): a U-Net's", .text = &s.norm},
         {"iterations", "N", "steps that are timed", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"warmup", "N", "steps before", .number = &s.warmup, .most = EXAMPLE_MOST_COUNT},
         {"eval", NULL, "evaluate the model; else train it", .flag = &s.eval},
@@ -59,6 +61,8 @@ static settings read_settings(int argc, char **argv)
         EXAMPLE_COMPUTE(&s.compute),
         {0}};
     example_options(argc, argv, "Images per second of a training step, or of evaluation.", table);
+    if (strcmp(s.norm, "batch") != 0 && strcmp(s.norm, "group") != 0)
+        example_abort("--norm %s: should be batch or group", s.norm);
     if (s.size % 16 != 0)
         example_abort("--size %lld: should be a multiple of 16", (long long)s.size);
     return s;
@@ -132,7 +136,12 @@ static trainee basicnet_new(wf_comm *comm, wf_tape *tape, wf_shape images)
 
 static trainee unet_new(wf_comm *comm, wf_tape *tape, const settings *s, int dims)
 {
-    const unet_opts opts = {.dims = dims, .in = 1, .classes = 1, .width = s->width, .levels = dims == 2 ? 4 : 3};
+    const unet_opts opts = {.dims = dims,
+                            .in = 1,
+                            .classes = 1,
+                            .width = s->width,
+                            .levels = dims == 2 ? 4 : 3,
+                            .norm = strcmp(s->norm, "group") == 0 ? UNET_GROUP : UNET_BATCH};
     const wf_shape shape =
         dims == 2 ? WF_SHAPE(s->batch, 1, s->size, s->size) : WF_SHAPE(s->batch, 1, s->size, s->size, s->size);
     trainee t = {.model = unet(wf_comm_ctx(comm), opts), .loss = loss_of_mask};

@@ -90,9 +90,12 @@ def initialise(model):
 class Unet(nn.Module):
     """examples/models/unet.c"""
 
-    def __init__(self, dims, width, levels, inputs):
+    def __init__(self, dims, width, levels, inputs, norm):
         super().__init__()
         conv, bn = (nn.Conv2d, nn.BatchNorm2d) if dims == 2 else (nn.Conv3d, nn.BatchNorm3d)
+        if norm == "group":
+            def bn(channels, eps):
+                return nn.GroupNorm(8, channels, eps)
         pool, up = (nn.MaxPool2d, nn.ConvTranspose2d) if dims == 2 else (nn.MaxPool3d, nn.ConvTranspose3d)
 
         def twice(i, o):
@@ -445,7 +448,7 @@ class Unets(Supervised):
 
     def make(self, args):
         shape, rank = [args.size] * self.dims, self.dims + 2
-        model = self.place(Unet(self.dims, args.width, 4 if self.dims == 2 else 3, 1), rank)
+        model = self.place(Unet(self.dims, args.width, 4 if self.dims == 2 else 3, 1, args.norm), rank)
         self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
         self.model, self.loss = self.share(model), F.binary_cross_entropy_with_logits
         self.x, noise = (torch.rand(args.batch, 1, *shape, device=self.device) for _ in range(2))
@@ -523,6 +526,7 @@ def main():
     parser.add_argument("--latent", type=int, default=100)
     parser.add_argument("--width", type=int, default=64, help="of the first level or group")
     parser.add_argument("--size", type=int, default=128, help="of a U-Net's images or volumes")
+    parser.add_argument("--norm", choices=("batch", "group"), default="batch", help="of a U-Net; group: of eight groups")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
