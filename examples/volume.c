@@ -9,6 +9,7 @@
 #include "examples/parallel.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Samples that are held out have numbers from here on. */
@@ -16,7 +17,7 @@
 
 typedef struct settings {
     const char *communicator, *out, *compute, *write;
-    int64_t scale, channels, levels, batch, volumes, held_out, epochs, restart, seed;
+    int64_t scale, channels, levels, batch, volumes, held_out, epochs, restart, seed, steps;
     double lr, dice;
     example_saves saves;
     parallel how;
@@ -38,6 +39,7 @@ typedef struct training {
     wf_tensor *weight; /* of the classes in the cross entropy */
     part part;
     double reached; /* seconds until the Dice score was reached; 0: not yet */
+    int64_t steps;  /* until then */
 } training;
 
 static settings read_settings(int argc, char **argv)
@@ -77,6 +79,8 @@ static settings read_settings(int argc, char **argv)
         {"seed", "N", "of volumes and all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         EXAMPLE_COMPUTE(&s.compute),
         {"out", "DIR", "folder for log.jsonl and volume.png", .text = &s.out},
+        {"steps", "N", "only measure so many steps, after two that are not measured", .number = &s.steps,
+         .most = EXAMPLE_MOST_COUNT},
         {"write", "FILE", "write all volumes to this file, for other programs (tests/bench/bench_volume.py), and end",
          .text = &s.write},
         EXAMPLE_SAVES(&s.saves),
@@ -202,16 +206,44 @@ static wf_var *loss_of(const training *t, wf_var *scores)
     return wf_add(entropy, dice);
 }
 
+/* Returns the loss of step number `step`. */
+static wf_var *train_on(training *t, int64_t step)
+{
+    const int64_t steps = t->s->volumes / t->s->batch;
+    part_draw(&t->part, t->s, step % steps * t->s->batch);
+    wf_var *loss = loss_of(t, scores_of(t));
+    WF_MUST(wf_optim_step(t->optim, loss));
+    return loss;
+}
+
 static wf_status train_step(wf_trainer *trainer, void *user)
 {
     training *t = user;
-    const int64_t steps = t->s->volumes / t->s->batch;
-    part_draw(&t->part, t->s, wf_trainer_iteration(trainer) % steps * t->s->batch);
-    wf_var *loss = loss_of(t, scores_of(t));
-    WF_MUST(wf_optim_step(t->optim, loss));
-    WF_MUST(wf_trainer_observe_var(trainer, "loss", loss, 1));
+    WF_MUST(wf_trainer_observe_var(trainer, "loss", train_on(t, wf_trainer_iteration(trainer)), 1));
     wf_trainer_add_samples(trainer, t->s->batch);
     return wf_tape_reset(t->tape);
+}
+
+/* Steps a second, as bench_volume.py prints them; the processor's are those of rank 0. */
+static void measure_steps(training *t)
+{
+    enum { WARM = 2 };
+    double begin = 0;
+    clock_t busy = 0;
+    for (int64_t step = 0; step < WARM + t->s->steps; step++) {
+        if (step == WARM) {
+            WF_MUST(wf_barrier(t->comm));
+            begin = example_seconds();
+            busy = clock();
+        }
+        (void)train_on(t, step);
+        WF_MUST(wf_tape_reset(t->tape));
+    }
+    WF_MUST(wf_barrier(t->comm));
+    const double took = example_seconds() - begin, used = (double)(clock() - busy) / CLOCKS_PER_SEC;
+    if (wf_comm_rank(t->comm) == 0)
+        printf("%.3f steps/s, %.3f steps a second of the processor\n", (double)t->s->steps / took,
+               (double)t->s->steps / used);
 }
 
 /* The Dice score: 2 |P and T| / (|P| + |T|) of the voxels that are found and those that are, over all volumes held out,
@@ -256,6 +288,7 @@ static wf_status look(wf_trainer *trainer, void *user)
                      wf_trainer_mean(trainer, "loss"), dice, seconds);
     if (dice >= t->s->dice && t->reached == 0) {
         t->reached = seconds;
+        t->steps = wf_trainer_iteration(trainer);
         wf_trainer_stop(trainer);
     }
     return WF_OK;
@@ -339,11 +372,25 @@ static void tell_end(const training *t)
     if (wf_comm_rank(t->comm) != 0)
         return;
     if (t->reached > 0)
-        printf("\nDice %.4g after %.1f s.\n", s->dice, t->reached);
+        printf("\nDice %.4g after %lld steps, %lld volumes, %.1f s.\n", s->dice, (long long)t->steps,
+               (long long)(t->steps * s->batch), t->reached);
     else
         printf("\nDice %.4g was not reached in %lld epochs.\n", s->dice, (long long)s->epochs);
     printf("Look at %s/volume.png: brightness, classes, and classes found; numbers are in %s/log.jsonl.\n", s->out,
            s->out);
+}
+
+static int train(training *t)
+{
+    wf_checkpoint *saves = saves_open(t);
+    wf_trainer *trainer = trainer_new(t);
+    const int code = example_train(trainer, saves, &t->s->saves);
+    if (!wf_trainer_left(trainer)) {
+        draw_picture(t);
+        tell_end(t);
+    }
+    wf_trainer_free(trainer);
+    return code;
 }
 
 int main(int argc, char **argv)
@@ -373,15 +420,12 @@ int main(int argc, char **argv)
     t.tape = wf_tape_new(wf_comm_ctx(comm));
     example_check(comm, wf_check(t.optim));
     t.part = part_new(comm, &s);
-    wf_checkpoint *saves = saves_open(&t);
-    wf_trainer *trainer = trainer_new(&t);
-    const int code = example_train(trainer, saves, &s.saves);
-    if (!wf_trainer_left(trainer)) {
-        draw_picture(&t);
-        tell_end(&t);
-    }
+    int code = 0;
+    if (s.steps)
+        measure_steps(&t);
+    else
+        code = train(&t);
 
-    wf_trainer_free(trainer);
     part_free(&t.part);
     wf_tensor_free(t.weight);
     wf_tape_free(t.tape);

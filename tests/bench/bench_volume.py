@@ -140,6 +140,8 @@ def main():
         print(f"epoch {epoch + 1}  loss {loss:.4f}  dice {dice:.4f}  {time.perf_counter() - start:.1f} s  "
               f"{time.process_time() - busy:.1f} s of the processor", flush=True)
         if dice >= args.dice:
+            done = (epoch + 1) * steps
+            print(f"Dice {args.dice} after {done} steps, {done * args.batch} volumes, {time.perf_counter() - start:.1f} s")
             return
     sys.exit(f"Dice {args.dice} was not reached in {args.epochs} epochs")
 
