@@ -275,7 +275,10 @@ static wf_status evaluate(wf_trainer *trainer, void *user)
     double sum = 0;
     for (int c = 1; c < FRACTAL_CLASSES; c++)
         sum += count[1][c] + count[2][c] ? 2.0 * (double)count[0][c] / (double)(count[1][c] + count[2][c]) : 1;
-    WF_MUST(wf_trainer_observe(trainer, "dice", sum / (FRACTAL_CLASSES - 1), 1));
+    const double dice = sum / (FRACTAL_CLASSES - 1);
+    WF_MUST(wf_trainer_observe(trainer, "dice", dice, 1));
+    if (dice >= t->s->dice)
+        wf_trainer_stop(trainer); /* with the report of this epoch, which comes after this hook */
     return wf_tape_set_mode(t->tape, WF_TRAIN);
 }
 
@@ -289,7 +292,6 @@ static wf_status look(wf_trainer *trainer, void *user)
     if (dice >= t->s->dice && t->reached == 0) {
         t->reached = seconds;
         t->steps = wf_trainer_iteration(trainer);
-        wf_trainer_stop(trainer);
     }
     return WF_OK;
 }
