@@ -50,8 +50,8 @@ typedef struct wf_call {
     int parts;           /* WF_CALL_SUM: segments, of which `part` holds the parts + 1 ends; MEET, EXCHANGE: entries */
     int exact;           /* WF_CALL_SUM: how many of them, the last ones, a reducer must not round */
     uint64_t buffer;     /* WF_CALL_SUM: whose kept memory it is; 0: what is kept is zero in every sum */
-    /* Calls with frames: checks each frame that arrives; its first argument is expected + r * expected_bytes for rank
-     * r. */
+    /* Calls with frames: checks each frame that arrives, with expected + r * expected_bytes for rank r. Schedules that
+     * are kept hold this address: `expected` is the same memory in all calls of a communicator. */
     wf_call_check check;
     void *expected;
     size_t expected_bytes;

@@ -145,8 +145,8 @@ WF_PLACED wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int 
 WF_PLACED wf_status wf_allgather_bytes(wf_comm *comm, const void *mine, size_t bytes, void *all) WF_NODISCARD;
 /* x[r], of bytes[r], on the root goes to y, of as many bytes, on rank r (WF_ERR_COMM if it is not); x and bytes are
  * read on the root alone. */
-wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
-                           int root) WF_NODISCARD;
+WF_PLACED wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes,
+                                     int root) WF_NODISCARD;
 /* `mine` of every rank, of any length: lengths [size] gets them on all ranks; *all, on the root alone, a new buffer of
  * them in rank order and a NUL, for the caller to free(). */
 WF_PLACED wf_status wf_gather_bytes(wf_comm *comm, const void *mine, size_t bytes, size_t *lengths, void **all,

@@ -23,9 +23,9 @@
 
 /* What a call is, for the ring neighbour to compare and for errors to print. Fields that do not matter are -1. */
 typedef struct wf_call_record {
-    uint64_t sequence; /* of the collective; 0 for a message between two */
+    uint64_t sequence; /* number of the collective in its communicator; 0 for a message between two */
     char operation[WF_OPERATION];
-    int32_t dtype, rank; /* of the tensor; rank -1: shapes may differ */
+    int32_t dtype, dims; /* of the tensor; dims -1: shapes may differ */
     int32_t op, root;
     int32_t peer, tag;              /* of a message between two; -1 in collectives */
     int32_t world_root, world_peer; /* the same ranks as the world counts them */
@@ -44,7 +44,7 @@ typedef enum wf_event_state {
 } wf_event_state;
 
 typedef struct wf_trace_event {
-    uint64_t number;                          /* 1, 2, ... of the process; 0: there is none */
+    uint64_t number;                          /* 1, 2, ... of the events of the process; 0: there is none */
     uint64_t comm;                            /* the same on all its ranks */
     int32_t comm_rank, comm_size, world_rank; /* world_rank: what the world calls comm_rank */
     int32_t state;

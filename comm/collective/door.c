@@ -60,7 +60,7 @@ static wf_status open_buffers(wf_comm *comm, const wf_call *call, bool on_device
 {
     if (call->x || call->y)
         return open_tensors(comm, call, on_device, b);
-    if (call->device && !sums_in_place(call))
+    if (call->device && !call->item && !sums_in_place(call))
         return open_vectors(comm, call, on_device, b);
     b->in.data = (void *)call->in;
     b->out.data = call->out;

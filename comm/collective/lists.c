@@ -175,7 +175,6 @@ static wf_status move_lists(wf_comm *comm, bool data)
         comm->call.part[comm->size + r] = data_bytes(item, item->in, &item->buffer_in, data);
         comm->call.in[r] = item->buffer_out.data;
         comm->call.out[r] = item->buffer_in.data;
-        call.count += comm->call.part[r] + 3 * comm->call.part[comm->size + r];
     }
     list_frames(comm);
     return run_lists(comm, &call, comm->call.tag);
@@ -190,7 +189,6 @@ static wf_status meet(wf_comm *comm)
         const wf_call_item *item = &comm->call.item[r];
         comm->call.part[r] = wf_item_stays(item, item->in) ? 0 : -1;
         comm->call.part[comm->size + r] = wf_item_stays(item, item->out) ? 0 : -1;
-        call.count += comm->call.part[r] + 3 * comm->call.part[comm->size + r];
     }
     return run_lists(comm, &call, WF_TAGS + comm->tags);
 }
@@ -228,7 +226,6 @@ static wf_status reduce_parts(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
     for (int r = 0; r < comm->size; r++) {
         comm->call.part[r] = wf_tensor_count(comm->call.item[r].out);
         comm->call.in[r] = comm->call.item[r].buffer_out.data;
-        call.count += comm->call.part[r];
     }
     comm->call.out[0] = comm->call.item[comm->rank].buffer_in.data;
     list_frames(comm);
@@ -255,7 +252,6 @@ static wf_status run_bytes(wf_comm *comm)
     wf_frame *frame = comm->call.frame_out;
     for (int step = 0; step < size; step++) {
         const int r = (comm->rank + step) % size;
-        call.count += comm->call.part[r] + 3 * comm->call.part[size + r];
         if (comm->call.part[r] >= 0)
             *frame++ = (wf_frame){.dtype = WF_U8, .rank = 1, .dim = {comm->call.part[r]}};
     }

@@ -253,6 +253,7 @@ static void make_meeting(const making *m)
         wf_build_barrier(m->b, &g);
 }
 
+_Static_assert(WF_CALLS == 12, "a new operation: add its case here and in wf_call_entries");
 static wf_status make(const making *m)
 {
     const wf_call *call = m->call;
@@ -268,10 +269,8 @@ static wf_status make(const making *m)
         wf_build_bcast(m->b, &m->g, both(m, call->count), bytes, call->root);
         return WF_OK;
     case WF_CALL_REDUCE:
-        make_reduce(m, call->root);
-        return WF_OK;
     case WF_CALL_ALLREDUCE:
-        make_reduce(m, -1);
+        make_reduce(m, call->operation == WF_CALL_REDUCE ? call->root : -1);
         return WF_OK;
     case WF_CALL_ALLGATHER:
         make_allgather(m, bytes);
@@ -292,7 +291,7 @@ static wf_status make(const making *m)
     case WF_CALL_RECEIVE:
         wf_add_recv(m->b, output(m, 0, call->count), bytes, call->root);
         return WF_OK;
-    default:
+    default: /* WF_CALL_LISTS, WF_CALL_REDUCE_SCATTER */
         make_parts(m);
         return WF_OK;
     }

@@ -5,6 +5,7 @@
  * them, and another one rounds the result. */
 #include "comm/engine/collectives_author.h"
 
+_Static_assert(WF_CALLS == 12, "a new operation: decide here and in wf_build_native if the native transport moves it");
 bool wf_call_stays(const wf_agreed *agreed, const wf_call *call)
 {
     const bool alone = wf_agreed_alone(agreed);
@@ -172,7 +173,7 @@ void wf_build_native(wf_builder *b, const wf_call *call)
     case WF_CALL_GATHER_SHARDS:
         add_shards(&n, operand(&n, WF_OPERAND_BOTH, call->part[ranks]), WF_NATIVE_ALLGATHER, WF_NATIVE_BCAST);
         break;
-    default: {
+    default: { /* WF_CALL_REDUCE, WF_CALL_ALLREDUCE */
         const int root = call->operation == WF_CALL_REDUCE ? call->root : -1;
         const bool wanted = root < 0 || root == wf_builder_rank(b);
         wf_builder_in_place(b);

@@ -21,10 +21,10 @@ static uint64_t hash_of(const wf_call_record *record)
 {
     uint64_t operation[WF_OPERATION / sizeof(uint64_t) + 1] = {0};
     memcpy(operation, record->operation, sizeof record->operation);
-    uint64_t hash = mix(record->sequence, (uint64_t)(uint32_t)record->dtype << 32 | (uint32_t)record->rank);
+    uint64_t hash = mix(record->sequence, (uint64_t)(uint32_t)record->dtype << 32 | (uint32_t)record->dims);
     for (size_t i = 0; i < sizeof operation / sizeof *operation; i++)
         hash = mix(hash, operation[i]);
-    for (int d = 0; d < record->rank; d++)
+    for (int d = 0; d < record->dims; d++)
         hash = mix(hash, (uint64_t)record->dim[d]);
     hash = mix(hash, record->plan);
     return mix(hash, (uint64_t)(uint32_t)record->op << 32 | (uint32_t)record->root);
@@ -45,6 +45,7 @@ static int tag_of(const wf_comm *comm, uint64_t sequence, uint64_t hash)
 
 /* Returns true if the elements of the call are the same on all ranks, so that their type and count belong to what ranks
  * agree about. */
+_Static_assert(WF_CALLS == 12, "a new operation: decide here and in the two functions below");
 static bool has_equal_elements(wf_operation operation)
 {
     return operation != WF_CALL_REDUCE_SCATTER && operation != WF_CALL_BARRIER && operation != WF_CALL_LISTS &&
@@ -74,7 +75,7 @@ static wf_call_record record_of(const wf_comm *comm, const wf_call *call)
     const int64_t first = call->operation == WF_CALL_SUM && call->parts > 0 ? call->part[0] : 0;
     const wf_shape shape = call->shape ? *call->shape : WF_SHAPE(call->count - first);
     record.dtype = (int32_t)call->dtype;
-    record.rank = shape.rank;
+    record.dims = shape.rank;
     memcpy(record.dim, shape.dim, sizeof record.dim);
     return record;
 }

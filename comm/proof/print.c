@@ -4,9 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const names[WF_CALLS] = {"bcast",   "reduce",     "allreduce",     "allgather", "reduce_scatter",
-                                            "barrier", "sum_shards", "gather_shards", "sum",       "lists",
-                                            "meet",    "receive"};
+static const char *const names[WF_CALLS] = {
+    [WF_CALL_BCAST] = "bcast",
+    [WF_CALL_REDUCE] = "reduce",
+    [WF_CALL_ALLREDUCE] = "allreduce",
+    [WF_CALL_ALLGATHER] = "allgather",
+    [WF_CALL_REDUCE_SCATTER] = "reduce_scatter",
+    [WF_CALL_BARRIER] = "barrier",
+    [WF_CALL_SUM_SHARDS] = "sum_shards",
+    [WF_CALL_GATHER_SHARDS] = "gather_shards",
+    [WF_CALL_SUM] = "sum",
+    [WF_CALL_LISTS] = "lists",
+    [WF_CALL_MEET] = "meet",
+    [WF_CALL_RECEIVE] = "receive",
+};
+_Static_assert(WF_CALLS == 12, "a new operation: add its name, without which wf_call_of_name reads NULL");
 
 const char *wf_call_name(wf_operation operation)
 {

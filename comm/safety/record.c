@@ -11,7 +11,7 @@
 wf_call_record wf_call_record_plain(const char *operation, int root)
 {
     wf_call_record record = {
-        .dtype = -1, .rank = -1, .op = -1, .root = root, .peer = -1, .tag = -1, .world_root = root, .world_peer = -1};
+        .dtype = -1, .dims = -1, .op = -1, .root = root, .peer = -1, .tag = -1, .world_root = root, .world_peer = -1};
     /* Zeroed before: records travel and are compared as bytes. */
     strncpy(record.operation, operation, sizeof record.operation - 1);
     return record;
@@ -33,7 +33,7 @@ void wf_call_record_place(wf_call_record *record)
 bool wf_call_record_equal(const wf_call_record *a, const wf_call_record *b)
 {
     return a->sequence == b->sequence && !strncmp(a->operation, b->operation, sizeof a->operation) &&
-           a->dtype == b->dtype && a->rank == b->rank && a->op == b->op && a->root == b->root && a->plan == b->plan &&
+           a->dtype == b->dtype && a->dims == b->dims && a->op == b->op && a->root == b->root && a->plan == b->plan &&
            !memcmp(a->dim, b->dim, sizeof a->dim);
 }
 
@@ -42,9 +42,9 @@ const char *wf_call_record_text(const wf_call_record *record, char text[WF_RECOR
     static const char *const ops[] = {"sum", "max", "min", "prod"};
     char rank[WF_RANK_TEXT], shape[WF_SHAPE_TEXT], part[6][WF_SHAPE_TEXT] = {{0}};
     int parts = 0, used = 0;
-    if (record->rank >= 0)
+    if (record->dims >= 0)
         snprintf(part[parts++], sizeof part[0], "%s %.100s", wf_dtype_name((wf_dtype)record->dtype),
-                 wf_shape_text(wf_shape_make(record->rank, record->dim), shape));
+                 wf_shape_text(wf_shape_make(record->dims, record->dim), shape));
     if (record->op >= 0 && record->op < 4)
         snprintf(part[parts++], sizeof part[0], "%s", ops[record->op]);
     if (record->root >= 0)

@@ -249,13 +249,13 @@ static void add_to_profile(struct wf_profile *profile, const wf_trace_event *eve
 {
     const wf_call_record *call = &event->call;
     double bytes = call->dtype >= 0 ? (double)wf_dtype_size((wf_dtype)call->dtype) : 0;
-    for (int d = 0; d < call->rank; d++)
+    for (int d = 0; d < call->dims; d++)
         bytes *= (double)call->dim[d];
     const int64_t end_ns = wf_profile_clock();
     wf_profile_add(profile, WF_PROFILE_COLLECTIVE, call->operation,
                    &(wf_profile_event){.start_ns = end_ns - (event->end_ns - event->start_ns),
                                        .end_ns = end_ns,
-                                       .bytes = call->rank >= 0 ? bytes : 0,
+                                       .bytes = call->dims >= 0 ? bytes : 0,
                                        .sent = (double)event->bytes});
 }
 
