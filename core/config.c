@@ -18,15 +18,23 @@ static const char *text_of(const char *name, const char *otherwise)
     return text && *text ? text : otherwise;
 }
 
+/* Reads a whole number of at least `least` that is the whole text. */
+static bool read_number(const char *text, long least, long *value)
+{
+    char *end;
+    errno = 0;
+    const long number = strtol(text, &end, 10);
+    if (errno != 0 || *end != '\0' || number < least)
+        return false;
+    *value = number;
+    return true;
+}
+
 static long number_of(const char *name, long otherwise, long least)
 {
     const char *text = text_of(name, NULL);
-    if (!text)
-        return otherwise;
-    char *end;
-    errno = 0;
-    const long value = strtol(text, &end, 10);
-    if (errno == 0 && *end == '\0' && value >= least)
+    long value = otherwise;
+    if (!text || read_number(text, least, &value))
         return value;
     wf_log_write(WF_LOG_WARN, "%s is \"%s\", should be a whole number of at least %ld; taking %ld", name, text, least,
                  otherwise);
@@ -101,11 +109,33 @@ static const char *own_cache(void)
     return caches || home ? path : NULL;
 }
 
-/* OMP_NUM_THREADS may list a number per level: the first counts. */
+/* OMP_NUM_THREADS may list a number per level: the first counts. OpenMP allows spaces around each. */
 static int omp_threads(void)
 {
-    const long n = strtol(text_of("OMP_NUM_THREADS", "0"), NULL, 10);
-    return n > 0 && n < 4096 ? (int)n : 0;
+    const char *text = text_of("OMP_NUM_THREADS", NULL);
+    if (!text)
+        return 0;
+    char *end;
+    const long n = strtol(text, &end, 10);
+    end += strspn(end, " \t");
+    if (end > text && (*end == '\0' || *end == ',') && n > 0 && n < 4096)
+        return (int)n;
+    wf_log_write(WF_LOG_WARN,
+                 "OMP_NUM_THREADS is \"%s\", should begin with a whole number from 1 to 4095; taking the "
+                 "processors of this rank",
+                 text);
+    return 0;
+}
+
+/* The longest wait for a rank of another machine, which is longer by default. timeout_ms has warned of a text that is
+ * no number. */
+static long far_timeout(void)
+{
+    const char *text = text_of("WEFT_TIMEOUT_MS", NULL);
+    long value = 1800000;
+    if (text)
+        (void)read_number(text, 1, &value);
+    return value;
 }
 
 const wf_config *wf_config_get(void)
@@ -120,7 +150,7 @@ const wf_config *wf_config_get(void)
         config.device = text_of("WEFT_DEVICE", "auto");
         config.data = text_of("WEFT_DATA", NULL);
         config.timeout_ms = number_of("WEFT_TIMEOUT_MS", 300000, 1);
-        config.far_ms = number_of("WEFT_TIMEOUT_MS", 1800000, 1);
+        config.far_ms = far_timeout();
         config.idle_ms = number_of("WEFT_IDLE_MS", 3600000, 1);
         config.plan = text_of("WEFT_PLAN", NULL);
         config.cache = text_of("WEFT_CACHE", own_cache());
