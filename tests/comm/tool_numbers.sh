@@ -1,5 +1,5 @@
 #!/bin/sh
-# Numbers that the tools refuse, each with one line that names the option and the value:
+# Numbers, options and programs that the tools refuse, each with one line that names the option and the value:
 # tests/comm/tool_numbers.sh WF-DOCTOR WF-PLAN WF-DATA
 set -u
 doctor=$1 plan=$2 data=$3
@@ -34,6 +34,19 @@ refused '--nodes 1,1,: should be' "$plan" --ranks 2 --nodes 1,1, vgg16
 refused '--memory 1e20: should be' "$plan" --ranks 2 --memory 1e20 vgg16
 refused '--memory 99999999999999999999: should be' "$plan" --ranks 2 --memory 99999999999999999999 vgg16
 refused '--link 1e400Gbit: should be' "$plan" --ranks 2 --link 1e400Gbit vgg16
-refused '--chunk  8' "$data" mnist x -o y --chunk ' 8'
-refused '--crop +5x5' "$data" mnist x -o y --crop +5x5
+refused '--chunk  8: should be a whole number from 1 to 2147483648' "$data" mnist x -o y --chunk ' 8'
+refused '--crop +5x5: should be HxW, each from 1 to 1048575' "$data" mnist x -o y --crop +5x5
+refused '--channels 5: should be a whole number from 1 to 4' "$data" mnist x -o y --channels 5
+refused '--only 4:4: should be A:B' "$data" mnist x -o y --only 4:4
+refused '--chunk has no value' "$data" mnist x -o y --chunk
+refused 'there is no option --sise' "$data" mnist x -o y --sise 4
+# Options that are not there, and programs.
+refused 'there is no option --rank; see wf-plan --help' "$plan" --rank 2
+refused '--ranks has no value' "$plan" --ranks
+refused 'there is no --ranks R' "$plan" --nodes 2 vgg16
+refused 'there is no program and no model' "$plan" --ranks 2 --
+refused 'no_such_program: neither a program nor a model; models are vgg16' "$plan" --ranks 2 -- no_such_program
+refused '/no/such/program: neither a program nor a model' "$plan" --ranks 1 -- /no/such/program
+refused 'there is no option --trac; see wf-doctor --help' "$doctor" --trac folder
+refused '--trace with 0 arguments' "$doctor" --trace
 exit $failed

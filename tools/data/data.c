@@ -56,12 +56,6 @@ static int wrong(const char *what, const char *value)
     return 2;
 }
 
-static int wrong_value(const char *option, const char *value)
-{
-    fprintf(stderr, "wf-data: cannot make sense of %s %s; wf-data --help says what there is\n", option, value);
-    return 2;
-}
-
 /* --- The command -------------------------------------------------------------------------------------------------- */
 
 /* "A" or, where `mark` is given, "A<mark>B", each in [least, most]. */
@@ -72,32 +66,69 @@ static bool read_numbers(const char *text, char mark, int64_t least, int64_t mos
     return number_next(&text, least, most, a) && *text == mark && number_whole(text + 1, least, most, b);
 }
 
-static bool read_option(settings *s, const char *name, const char *value)
+/* An option with a number, or with two of them and a mark in between. */
+typedef struct number_option {
+    const char *name;
+    char mark; /* '\0': one number */
+    int64_t least, most, *a, *b;
+} number_option;
+
+static int wrong_number(const number_option *o, const char *value)
+{
+    char should[128];
+    const long long least = (long long)o->least, most = (long long)o->most;
+    if (o->mark == ':')
+        snprintf(should, sizeof should, "A:B, whole numbers of which B is the larger one");
+    else if (o->mark)
+        snprintf(should, sizeof should, "HxW, each from %lld to %lld", least, most);
+    else
+        snprintf(should, sizeof should, "a whole number from %lld to %lld", least, most);
+    fprintf(stderr, "wf-data: %s %s: should be %s\n", o->name, value, should);
+    return 2;
+}
+
+/* 0, or the exit code. */
+static int read_text(const char *name, const char *value, const char *should, const char **text)
+{
+    *text = value;
+    if (*value)
+        return 0;
+    fprintf(stderr, "wf-data: %s is empty; should be %s\n", name, should);
+    return 2;
+}
+
+/* 0, or the exit code. `value` is NULL where the command ends. */
+static int read_option(settings *s, const char *name, const char *value)
 {
     const int64_t side = (1 << 20) - 1;
-    int64_t none;
-    if (strcmp(name, "-o") == 0)
-        return *(s->out = value) != '\0';
-    if (strcmp(name, "--variables") == 0)
-        return *(s->fields.variables = value) != '\0';
-    if (strcmp(name, "--time") == 0)
-        return *(s->fields.time = value) != '\0';
-    if (strcmp(name, "--frames") == 0)
-        return read_numbers(value, '\0', 1, side, &s->fields.frames, &none);
-    if (strcmp(name, "--ahead") == 0)
-        return read_numbers(value, '\0', 1, side, &s->fields.ahead, &none);
-    if (strcmp(name, "--channels") == 0)
-        return read_numbers(value, '\0', 1, 4, &s->channels, &none);
-    if (strcmp(name, "--resize") == 0)
-        return read_numbers(value, 'x', 1, side, &s->height, &s->width);
-    if (strcmp(name, "--crop") == 0)
-        return read_numbers(value, 'x', 1, side, &s->crop_height, &s->crop_width);
-    if (strcmp(name, "--compress") == 0)
-        return read_numbers(value, '\0', 0, 9, &s->level, &none);
-    if (strcmp(name, "--chunk") == 0)
-        return read_numbers(value, '\0', 1, (int64_t)1 << 31, &s->chunk, &none);
-    return strcmp(name, "--only") == 0 && read_numbers(value, ':', 0, INT64_MAX / 2, &s->first, &s->last) &&
-           s->last > s->first;
+    const struct {
+        const char *name, *should, **text;
+    } texts[] = {{"-o", "the name of a file", &s->out},
+                 {"--variables", "names with commas between them", &s->fields.variables},
+                 {"--time", "the name of a dimension", &s->fields.time}};
+    const number_option numbers[] = {
+        {"--frames", '\0', 1, side, &s->fields.frames, NULL},
+        {"--ahead", '\0', 1, side, &s->fields.ahead, NULL},
+        {"--channels", '\0', 1, 4, &s->channels, NULL},
+        {"--resize", 'x', 1, side, &s->height, &s->width},
+        {"--crop", 'x', 1, side, &s->crop_height, &s->crop_width},
+        {"--compress", '\0', 0, 9, &s->level, NULL},
+        {"--chunk", '\0', 1, (int64_t)1 << 31, &s->chunk, NULL},
+        {"--only", ':', 0, INT64_MAX / 2, &s->first, &s->last},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strcmp(name, texts[i].name) == 0)
+            return value ? read_text(name, value, texts[i].should, texts[i].text) : wrong(name, "has no value");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const number_option *o = &numbers[i];
+        if (strcmp(name, o->name) != 0)
+            continue;
+        if (!value)
+            return wrong(name, "has no value");
+        const bool is = read_numbers(value, o->mark, o->least, o->most, o->a, o->b);
+        return is && (o->mark != ':' || *o->b > *o->a) ? 0 : wrong_number(o, value);
+    }
+    return wrong("there is no option", name);
 }
 
 /* 0, or the exit code. */
@@ -110,10 +141,9 @@ static int read_command(int argc, char **argv, settings *s)
         } else if (strcmp(argv[i], "--mask") == 0) {
             s->fields.mask = true;
         } else if (*argv[i] == '-') {
-            if (i + 1 == argc)
-                return wrong("cannot make sense of", argv[i]);
-            if (!read_option(s, argv[i], argv[i + 1]))
-                return wrong_value(argv[i], argv[i + 1]);
+            const int code = read_option(s, argv[i], argv[i + 1]); /* argv[argc] is NULL */
+            if (code)
+                return code;
             i++;
         } else if (s->inputs == 2) {
             return wrong("too many inputs:", argv[i]);

@@ -283,6 +283,24 @@ static void report(wf_comm *comm, patient *mine)
     free(all);
 }
 
+/* Returns the exit code. */
+static int report_usage(int argc, const char *option)
+{
+    if (!strcmp(option, "--help")) {
+        puts("usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n       wf-doctor --schedule CALL ...\n"
+             "       wf-doctor --version");
+        return 0;
+    }
+    const bool known = !strcmp(option, "--trace") || !strcmp(option, "--version");
+    if (known)
+        fprintf(stderr,
+                "wf-doctor: %s with %d arguments; should be --trace FOLDER or --version; see wf-doctor --help\n",
+                option, argc - 2);
+    else
+        fprintf(stderr, "wf-doctor: there is no option %s; see wf-doctor --help\n", option);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     patient mine = {0};
@@ -297,11 +315,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (argc > 1) {
-        const bool asked = !strcmp(argv[1], "--help");
-        fprintf(asked ? stdout : stderr, "usage: mpirun -np N wf-doctor\n       wf-doctor --trace FOLDER\n"
-                                         "       wf-doctor --schedule CALL ...\n"
-                                         "       wf-doctor --version\n");
-        return asked ? 0 : 2;
+        return report_usage(argc, argv[1]);
     }
     look_up_own_name(&mine);
     ask_child(mine.cuda); /* before MPI, which does not like to be forked */

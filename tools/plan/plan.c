@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,7 +52,14 @@ static int wrong(const char *option, const char *value, const char *should)
     return 2;
 }
 
-static bool ask(question *q, int argc, char **argv)
+static int refuse(const char *what, const char *option, const char *rest)
+{
+    fprintf(stderr, "wf-plan: %s%s%s; see wf-plan --help\n", what, option, rest);
+    return 2;
+}
+
+/* Reads the command. Returns the exit code if it is wrong, else 0. */
+static int ask(question *q, int argc, char **argv)
 {
     const struct {
         const char *name, **value;
@@ -73,13 +81,17 @@ static bool ask(question *q, int argc, char **argv)
         size_t k = 0;
         while (k < sizeof option / sizeof *option && strcmp(option[k].name, argv[i]) != 0)
             k++;
-        if (k == sizeof option / sizeof *option || i + 1 == argc)
-            return false;
+        if (k == sizeof option / sizeof *option)
+            return refuse("there is no option ", argv[i], "");
+        if (i + 1 == argc)
+            return refuse("", argv[i], " has no value");
         *option[k].value = argv[i + 1];
     }
     i += i < argc && strcmp(argv[i], "--") == 0;
     q->program = argv + i;
-    return q->ranks && i < argc;
+    if (!q->ranks)
+        return refuse("there is no ", "--ranks R", ", the ranks of the job that is planned");
+    return i < argc ? 0 : refuse("there is no program and no model", "", "");
 }
 
 /* 0: it is none, or more than any machine has. */
@@ -207,22 +219,64 @@ static int write_question(const question *q, char text[TEXT], int *measure)
     return 0;
 }
 
-/* The program that has this model, beside this one; NULL: it is the name of no model. */
-static char *model_program(const char *name)
+static bool is_model(const char *name)
 {
     static const char *const names[] = {"vgg16", "resnet18",    "resnet50",  "convnext_t",
                                         "unet",  "autoencoder", "mnist_mlp", "mnist_cnn"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* The program that has this model, beside this one; NULL: it is the name of no model. */
+static char *model_program(const char *name)
+{
     static char path[TEXT];
-    size_t i = 0;
-    while (i < sizeof names / sizeof *names && strcmp(names[i], name) != 0)
-        i++;
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 16);
-    if (i == sizeof names / sizeof *names || length < 0)
+    if (!is_model(name) || length < 0)
         return NULL;
     path[length] = '\0';
     char *folder = strrchr(path, '/');
     snprintf(folder ? folder + 1 : path, 16, "wf-plan-model");
     return path;
+}
+
+static bool is_executable(const char *path)
+{
+    struct stat is;
+    return stat(path, &is) == 0 && S_ISREG(is.st_mode) && access(path, X_OK) == 0;
+}
+
+/* Looks for a program where execvp would. */
+static bool is_program(const char *name)
+{
+    const char *folder = getenv("PATH");
+    if (strchr(name, '/') || !folder)
+        return !folder || is_executable(name);
+    for (;; folder++) {
+        char path[TEXT];
+        const size_t length = strcspn(folder, ":");
+        snprintf(path, sizeof path, "%.*s%s%s", (int)length, folder, length ? "/" : "./", name);
+        if (is_executable(path))
+            return true;
+        folder += length;
+        if (!*folder)
+            return false;
+    }
+}
+
+/* Returns the exit code if there is neither a program nor a model of this name, else 0. A command of --mpirun may start
+ * it in another system, where this one cannot look. */
+static int check_program(const question *q)
+{
+    if (is_model(*q->program) || q->mpirun || is_program(*q->program))
+        return 0;
+    fprintf(stderr,
+            "wf-plan: %s: neither a program nor a model; models are vgg16, resnet18, resnet50, convnext_t, unet, "
+            "autoencoder, mnist_mlp and mnist_cnn\n",
+            *q->program);
+    return 2;
 }
 
 /* Passes on what the program prints. True if a line of it is the last one of an answer (optim/planner/answer.c). */
@@ -304,14 +358,18 @@ int main(int argc, char **argv)
     question q = {0};
     char text[TEXT];
     int measure;
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+    if (argc >= 2 && strcmp(argv[1], "--help") == 0) {
         fputs(usage, stdout);
         return 0;
     }
-    if (!ask(&q, argc, argv)) {
+    if (argc == 1) {
         fputs(usage, stderr);
         return 2;
     }
-    const int code = write_question(&q, text, &measure);
+    int code = ask(&q, argc, argv);
+    if (!code)
+        code = write_question(&q, text, &measure);
+    if (!code)
+        code = check_program(&q);
     return code ? code : run(&q, text, measure);
 }
