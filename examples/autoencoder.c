@@ -134,7 +134,10 @@ static void planned_model(training *t, const settings *s)
     const wf_mesh_opts mesh = wf_training_plan_mesh(t->plan);
     wf_pipeline_opts opts = wf_training_plan_pipeline(t->plan);
     opts.loss = t->loss;
-    example_agree(t->comm, wf_training_plan_batch(t->plan) != s->batch ? "--batch: the plan is for another one" : NULL);
+    char complaint[128];
+    const int64_t batch = wf_training_plan_batch(t->plan);
+    snprintf(complaint, sizeof complaint, "--batch %lld: the plan is for %lld", (long long)s->batch, (long long)batch);
+    example_agree(t->comm, batch != s->batch ? complaint : NULL);
     t->mesh = wf_mesh_open(t->comm, mesh);
     example_check(t->comm, wf_check(t->mesh));
     t->model = serial_model(t);
@@ -270,10 +273,11 @@ static double train(training *t, const settings *s)
                                                            .progress = STDOUT_FILENO,
                                                            .unit = "images",
                                                            .optim = t->optim,
+                                                           .finite = true,
                                                            .timeline = s->timeline,
                                                            .profile = s->profile ? STDOUT_FILENO : 0});
     example_check(t->comm, wf_check(trainer));
-    WF_MUST(wf_trainer_run(trainer));
+    example_check(t->comm, wf_trainer_run(trainer));
     wf_trainer_free(trainer);
     return median_step(t);
 }

@@ -136,18 +136,33 @@ void wf_json_clear(wf_json *j)
     *j = (wf_json){0};
 }
 
+static const char *kind_text(char kind)
+{
+    switch (kind) {
+    case '{':
+        return "an object";
+    case '[':
+        return "a list";
+    case '"':
+        return "a text";
+    case 't':
+    case 'f':
+        return "true or false";
+    default:
+        return "a number";
+    }
+}
+
 /* The first member of the name counts if there are several. */
 wf_status wf_json_get(const wf_json *j, int object, const char *key, char kind, int *value)
 {
     int v = j->value[object].kind == '{' ? j->value[object].child : -1;
     while (v >= 0 && strcmp(j->value[v].key, key) != 0)
         v = j->value[v].next;
-    WF_CHECK(v >= 0, WF_ERR_FORMAT, "%s: no \"%s\"", j->name, key);
-    WF_CHECK(j->value[v].kind == kind, WF_ERR_FORMAT, "%s: \"%s\" should be %s", j->name, key,
-             kind == '{'   ? "an object"
-             : kind == '[' ? "a list"
-             : kind == '"' ? "a text"
-                           : "a number");
+    const char *should = kind_text(kind);
+    WF_CHECK(v >= 0, WF_ERR_FORMAT, "%s: there is no \"%s\", which should be %s (docs/planning.md has the format)",
+             j->name, key, should);
+    WF_CHECK(j->value[v].kind == kind, WF_ERR_FORMAT, "%s: \"%s\" should be %s", j->name, key, should);
     *value = v;
     return WF_OK;
 }

@@ -127,8 +127,12 @@ refused 'vgg_cifar: .*bad.json: the mesh has' "$mpiexec" -np "$ranks" $vgg --pla
 refused 'vgg_cifar: .*none.json' "$mpiexec" -np "$ranks" $vgg --plan "$work/none.json"
 refused 'vgg_cifar: .*: a plan for 2 ranks, these are 1' "$mpiexec" -np 1 $vgg --plan "$work/free.json"
 refused 'vgg_cifar: --batch 8: the plan is for 16' "$mpiexec" -np "$ranks" $vgg --batch 8 --plan "$work/free.json"
+refused 'autoencoder: --batch 8: the plan is for 16' "$mpiexec" -np "$ranks" "$examples/autoencoder" --width 32 --batch 8 \
+    --out "$work/auto" --plan "$work/stages.json"
+sed 's/"ranks"/"ranke"/' "$work/free.json" >"$work/lacks.json"
+refused 'vgg_cifar: .*lacks.json: there is no "ranks", which should be a number' "$mpiexec" -np "$ranks" $vgg --plan "$work/lacks.json"
 refused 'vgg_cifar: .*another model' "$mpiexec" -np "$ranks" $vgg --plan "$work/foreign.json"
-refused 'vgg_cifar: --plan: it has stages' "$mpiexec" -np "$ranks" $vgg --plan "$work/stages.json"
+refused 'vgg_cifar: --plan: it has stages.*stages.json has "stage": 2, should be 1' "$mpiexec" -np "$ranks" $vgg --plan "$work/stages.json"
 refused 'dcgan_cifar: wf-plan plans one model' "$plan" --ranks 2 --mpirun "$mpiexec" -- "$examples/dcgan_cifar"
 refused '^wf-plan: true has ended without a plan: it should call' "$plan" --ranks 1 -- true
 (cd "$work" && refused '^wf-plan: .*/mnist has ended without a plan' "$plan" --ranks 2 --mpirun "$mpiexec" -- "$examples/mnist" --epochs 1 --batch 50)
