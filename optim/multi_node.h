@@ -56,7 +56,8 @@ typedef struct wf_multi_node_opts {
  * ranks have the same model and optimizer (WF_ERR_COMM names the first difference) and broadcasts model and optimizer
  * from rank 0 once. Then each wf_optim_step sums gradients over the ranks, in place in one flat buffer. Collective.
  *
- * Semantics are those of the serial program on the global batch. A loss on batches that are sharded over the
+ * Semantics are those of the serial program on the global batch, except that wf_batchnorm takes the statistics of each
+ * rank's samples, until wf_to_sync_batchnorm makes it take those of all. A loss on batches that are sharded over the
  * communicator's mesh (scattered data sets) is a part of a global mean: gradients are summed. A loss without a layout
  * is a mean over n_r local samples: gradients are averaged with weights n_r, which are summed in the same buffer; the
  * update divides by the sum of all n_r, and wf_param_grad shows the gradient before this division. wf_no_loss counts
