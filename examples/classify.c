@@ -52,6 +52,7 @@ static const settings defaults = {.communicator = "auto",
                                   .batch = 64,
                                   .epochs = 10,
                                   .saves = {.keep = 3, .folder = "snapshots"},
+                                  .decay = -1, /* the optimizer's own */
                                   .how = {.how = "data"}};
 
 /* The help of --model. */
@@ -70,8 +71,8 @@ static void read_options(int argc, char **argv, settings *s)
         {"model", "NAME", which_models(), .text = &s->model},
         {"width", "N", "channels of the first stage; 0: the model's own", .number = &s->width,
          .most = EXAMPLE_MOST_SIZE},
-        {"patch", "N", "of ConvNeXt and ViT; 0: 4 and 16, for images up to 64 pixels 2 and 4", .number = &s->patch,
-         .most = EXAMPLE_MOST_SIZE},
+        {"patch", "N", "of ConvNeXt and Swin, and of ViT; 0: 4 and 16, for images up to 64 pixels 2 and 4",
+         .number = &s->patch, .most = EXAMPLE_MOST_SIZE},
         {"data", "WHERE",
          "fashion-mnist, cifar10, cifar100, their folder, FILE.h5 of wf-data, or a folder with train and val, of "
          "folders of pictures or of .h5 files",
@@ -101,7 +102,7 @@ static void read_options(int argc, char **argv, settings *s)
         {"lr", "X",
          "learning rate for 256 images a step; 0: 0.1 of sgd and rmsprop-sgd, 0.01 of lars, 0.001 of adamw and radam",
          .real = &s->lr, .zero = true},
-        {"weight-decay", "X", "0: 0.05 of adamw, 0.0001 of the others", .real = &s->decay, .zero = true},
+        {"weight-decay", "X", "0: none; default: 0.05 of adamw, 0.0001 of the others", .real = &s->decay, .zero = true},
         {"label-smoothing", "X", "part of the target that is spread over all classes, as 0.1; 0: none",
          .real = &s->smoothing, .zero = true},
         {"ema", "X", "test and keep moving averages of parameters of this decay, as 0.999; 0: none", .real = &s->ema,
@@ -189,7 +190,10 @@ static const classifier *choose_model(wf_comm *comm, settings *s)
     const bool adamw = strcmp(s->optimizer, "adamw") == 0;
     if (s->lr == 0)
         s->lr = default_rate(s->optimizer);
-    s->decay = s->decay > 0 ? s->decay : adamw ? 0.05 : 1e-4;
+    if (s->decay < 0)
+        s->decay = adamw ? 0.05 : 1e-4;
+    if (s->decay == 0)
+        s->decay = WF_ZERO; /* 0 would be the optimizer's default */
     return c;
 }
 

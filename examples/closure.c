@@ -219,8 +219,10 @@ static int64_t train(closure *c, simulation *m, double *losses)
         WF_MUST(wf_iter_next(iter, &b));
         moved += wf_tensor_data(b.x) != m->coarse.fields || wf_tensor_data(b.target) != m->lacking;
         losses[step] = learn(c, b.x, b.target);
-        if (log)
+        if (log) {
             fprintf(log, "%lld %.9g\n", (long long)step, losses[step]);
+            example_finite("loss", losses[step], step); /* the mean of all ranks, so one of them tells */
+        }
     }
     if (log && fclose(log) != 0)
         example_abort("%s: cannot write losses.txt", c->s->out);

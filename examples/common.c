@@ -79,7 +79,7 @@ static void help_with_default(const example_option *option, char *help, size_t s
 {
     if (option->number)
         snprintf(help, size, "%s (%lld)", option->help, (long long)*option->number);
-    else if (option->real)
+    else if (option->real && *option->real >= 0)
         snprintf(help, size, "%s (%g)", option->help, *option->real);
     else if (option->text && *option->text)
         snprintf(help, size, "%s (%s)", option->help, *option->text);
@@ -182,6 +182,12 @@ void example_abort(const char *format, ...)
     fputc('\n', stderr);
     va_end(args);
     _exit(EXIT_FAILURE);
+}
+
+void example_finite(const char *what, double value, int64_t step)
+{
+    if (!isfinite(value))
+        example_abort("step %lld: the %s is %g; a smaller --lr may help", (long long)step, what, value);
 }
 
 void *example_room(int64_t bytes)

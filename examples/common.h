@@ -13,7 +13,8 @@
 
 /* An option "--name ARG": a whole number from `least` to `most`, which every number has, a positive real number up to
  * 1e9, or a text; or without ARG a flag. Its help shows the default, which is what the target holds at first. A real
- * number whose default is 0 says what that means, and may be 0 (`zero`). */
+ * number whose default is 0 says what that means, and may be 0 (`zero`); one whose default is below 0 tells it in its
+ * help. */
 typedef struct example_option {
     const char *name, *arg, *help;
     int64_t *number;
@@ -39,6 +40,9 @@ void example_check_each(wf_comm *comm, wf_status status);
 void example_agree(wf_comm *comm, const char *complaint);
 /* Ends the job at once, from any rank. */
 _Noreturn void example_abort(const char *format, ...) WF_PRINTF(1, 2);
+
+/* Ends the job if the value of this step, as of a loss, is not finite. */
+void example_finite(const char *what, double value, int64_t step);
 
 /* An option for mixed precision, and what it is for: from now on the context computes in bf16 or f16 (NULL: in f32).
  * Ends the program on another name. Collective. */

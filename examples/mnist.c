@@ -137,7 +137,8 @@ static wf_trainer *trainer_new(wf_comm *comm, const settings *s, training *t)
                                                            .timeline = s->saves.timeline,
                                                            .profile = s->saves.profile ? STDOUT_FILENO : 0,
                                                            .unit = "images",
-                                                           .optim = t->optim});
+                                                           .optim = t->optim,
+                                                           .finite = true});
     WF_MUST(wf_trainer_add_hook(trainer, "evaluate", evaluate, t, (wf_when){.epochs = 1}));
     WF_MUST(wf_trainer_add_hook(trainer, "print", example_epoch, NULL, (wf_when){.epochs = 1, .after_report = true}));
     example_keep_best(trainer, t->model, &s->best, false);

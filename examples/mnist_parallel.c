@@ -157,8 +157,10 @@ static void train_epoch(training *t, int64_t steps)
         if (step % t->s->every != 0 && step != steps)
             continue;
         WF_MUST(wf_allreduce_f64(t->comm, sums, 2, WF_SUM));
-        if (wf_comm_rank(t->comm) == 0)
+        if (wf_comm_rank(t->comm) == 0) {
+            example_finite("loss", sums[0] / sums[1], step);
             printf("step %lld: loss %.6f\n", (long long)step, sums[0] / sums[1]);
+        }
         sums[0] = sums[1] = 0;
     }
 }

@@ -50,9 +50,42 @@ static void plan_open(parallel *p, wf_comm *comm)
     p->planned = wf_training_plan_read(comm, p->plan);
     example_check(comm, wf_check(p->planned));
     const wf_mesh_opts o = wf_training_plan_mesh(p->planned);
-    example_agree(comm, o.stage > 1 ? "--plan: it has stages, which this program cannot be cut into" : NULL);
+    char complaint[512] = "";
+    if (o.stage > 1)
+        snprintf(complaint, sizeof complaint,
+                 "--plan: it has stages, which this program cannot be cut into; %s has \"stage\": %d, should be 1",
+                 p->plan, o.stage);
+    example_agree(comm, *complaint ? complaint : NULL);
     p->mesh = wf_mesh_open(comm, o);
     p->sharded = wf_training_plan_sharded(p->planned);
+}
+
+/* Axes along which --parallel would have all ranks compute the same. */
+static void complain_of_unused(const parallel *p, const wf_mesh_opts *o, char *complaint, size_t size)
+{
+    const unsigned how = how_of(p);
+    const bool pixels = (o->depth > 1 || o->height > 1 || o->width > 1) && !(how & WF_PARALLEL_SPATIAL);
+    const bool channels = o->channel > 1 && !(how & WF_PARALLEL_CHANNEL);
+    if (p->fixed && (pixels || channels))
+        snprintf(complaint, size, "--mesh %s: should be axes out of data, depth, height, width", p->axes);
+    else if (pixels && o->channel > 1)
+        snprintf(complaint, size, "--mesh %s: needs --parallel mesh", p->axes);
+    else if (pixels || channels)
+        snprintf(complaint, size, "--mesh %s: needs --parallel %s or mesh", p->axes, pixels ? "spatial" : "channel");
+}
+
+/* data takes what the other axes leave. */
+static void complain_of_ranks(const parallel *p, const wf_mesh_opts *o, int ranks, char *complaint, size_t size)
+{
+    const int axes[] = {o->data, o->channel, o->depth, o->height, o->width};
+    int64_t product = 1;
+    for (size_t i = 0; i < sizeof axes / sizeof *axes && product <= INT32_MAX; i++)
+        product *= axes[i] ? axes[i] : 1;
+    if (o->data ? ranks == product : ranks % product == 0)
+        return;
+    snprintf(complaint, size, "--mesh %s: there %s %d rank%s; use -np %lld%s, or axes that %s", p->axes,
+             ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s", (long long)product,
+             o->data ? "" : " or a multiple", o->data ? "have as many ranks" : "divide the ranks");
 }
 
 static void mesh_open(parallel *p, wf_comm *comm)
@@ -69,6 +102,10 @@ static void mesh_open(parallel *p, wf_comm *comm)
     else if (o.depth > 1 && p->dims != 3)
         snprintf(complaint, sizeof complaint, "--mesh %s: images have no depth; cut them along height and width",
                  p->axes);
+    else if (p->axes)
+        complain_of_unused(p, &o, complaint, sizeof complaint);
+    if (p->axes && !*complaint)
+        complain_of_ranks(p, &o, wf_comm_size(comm), complaint, sizeof complaint);
     example_agree(comm, *complaint ? complaint : NULL);
     if (!p->axes && channel)
         o.channel = wf_comm_size(comm);

@@ -7,6 +7,7 @@
 typedef struct parallel {
     const char *how;  /* "data", "channel", "spatial", or "mesh": channels and pixels at once */
     const char *axes; /* "height=2,width=2"; NULL: all ranks along the axis that `how` suggests. data takes the rest */
+    bool fixed;       /* `how` is the program's own: it has no --parallel */
     int dims;         /* of an image: 3 for volumes; 0 means 2 */
     bool sync_bn;
     const char *plan;          /* file of wf-plan, in place of `how` and `axes`; NULL: none */

@@ -54,7 +54,7 @@ static settings read_settings(int argc, char **argv)
                   .band_from = 60,
                   .band_to = 120,
                   .lr = 3e-3,
-                  .how = {.how = "spatial"}};
+                  .how = {.how = "spatial", .fixed = true}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat", .text = &s.communicator},
         {"data", "FILE", "netCDF file", .text = &s.data},

@@ -104,8 +104,8 @@ static void check_settings(wf_comm *comm, settings *s)
     else if (s->dims > 3)
         snprintf(complaint, sizeof complaint, "--dims %lld: should be 2 or 3", (long long)s->dims);
     else if (s->depth > 16 || s->size % ((int64_t)1 << s->depth) != 0)
-        snprintf(complaint, sizeof complaint, "--size %lld: does not halve evenly %lld times, as --depth says",
-                 (long long)s->size, (long long)s->depth);
+        snprintf(complaint, sizeof complaint, "--size %lld: should be a multiple of %lld, to halve --depth %lld times",
+                 (long long)s->size, (long long)1 << s->depth, (long long)s->depth);
     example_agree(comm, *complaint ? complaint : NULL);
     s->norm_kind = norms[norm].kind;
     s->how.sync_bn = norms[norm].sync;

@@ -455,6 +455,7 @@ static void print_step(const training *t, int64_t step, double sums[3])
 {
     WF_MUST(wf_allreduce_f64(t->comm, sums, 3, WF_SUM));
     if (t->rank == 0) {
+        example_finite("loss", sums[0] / sums[1], step);
         printf("step %lld: loss %.6f, %.0f s, %.0f s of processors\n", (long long)step, sums[0] / sums[1],
                example_seconds() - t->begun, sums[2]);
         fflush(stdout);

@@ -64,7 +64,7 @@ static settings read_settings(int argc, char **argv)
                   .log_every = 20,
                   .lr = 2e-3,
                   .decay = 0.1,
-                  .how = {.how = "spatial"}};
+                  .how = {.how = "spatial", .fixed = true}};
     const example_option table[] = {
         {"communicator", "NAME", "how ranks talk: auto, naive, flat", .text = &s.communicator},
         {"data", "FILE", "netCDF file", .text = &s.data},
@@ -81,7 +81,7 @@ static settings read_settings(int argc, char **argv)
         {"batch", "N", "samples in a step, over all ranks", .number = &s.batch, .most = EXAMPLE_MOST_SIZE, .least = 1},
         {"iterations", "N", "steps", .number = &s.iterations, .most = EXAMPLE_MOST_COUNT, .least = 1},
         {"lr", "X", "learning rate at the start; it falls along a cosine", .real = &s.lr},
-        {"decay", "X", "weight decay", .real = &s.decay},
+        {"decay", "X", "weight decay; 0: none", .real = &s.decay, .zero = true},
         {"mesh", "AXES", "ranks along axes, as height=2,width=2; data takes the rest (height: all)",
          .text = &s.how.axes},
         {"seed", "N", "of all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
@@ -569,7 +569,7 @@ int main(int argc, char **argv)
     deviations_open(&t);
     t.model = network(wf_comm_ctx(comm), &s, &t.g);
     parallel_model(&s.how, comm, t.model);
-    wf_optim *adam = wf_adamw(t.model, (wf_adam_opts){.lr = s.lr, .weight_decay = s.decay});
+    wf_optim *adam = wf_adamw(t.model, (wf_adam_opts){.lr = s.lr, .weight_decay = s.decay > 0 ? s.decay : WF_ZERO});
     adam = wf_lr_schedule(adam, (wf_schedule_opts){.kind = WF_SCHEDULE_COSINE, .total = s.iterations});
     t.optim = parallel_optim(&s.how, adam);
     example_check(comm, wf_check(t.optim));

@@ -62,4 +62,6 @@ for options in "--norm weight" "--dims 4" "--size 40 --depth 4" "--mesh height=9
     "$mpiexec" -np 2 "$examples/segment" --out "$work/no" $options >"$work/out" 2>&1 || code=$?
     [ "$code" != 0 ] || fail "segment $options goes on"
     [ "$(grep -c '^segment: ' "$work/out")" = 1 ] || fail "segment $options: $(cat "$work/out")"
+    [ "$options" != "--size 40 --depth 4" ] || grep -q '^segment: --size 40: should be a multiple of 16,' "$work/out" ||
+        fail "segment $options: $(cat "$work/out")"
 done

@@ -78,6 +78,21 @@ code=0
 [ "$code" != 0 ] && grep -q '^dcgan_cifar: --channels 12: should be a multiple of 8' "$work/out" ||
     fail "dcgan_cifar --channels 12: $(cat "$work/out")"
 
+# said TEXT OPTIONS: vgg_cifar ends in one line, which contains the text.
+said() {
+    code=0
+    "$mpiexec" -np "$ranks" "$examples/vgg_cifar" $2 >"$work/out" 2>&1 || code=$?
+    [ "$code" != 0 ] && [ "$(grep -c '^vgg_cifar: ' "$work/out")" = 1 ] && grep -qF -- "$1" "$work/out" ||
+        fail "vgg_cifar $2: $(cat "$work/out")"
+}
+said "--mesh height=2: needs --parallel spatial or mesh" "--mesh height=2"
+said "--mesh channel=2: needs --parallel channel or mesh" "--parallel spatial --mesh channel=2"
+said "--mesh channel=2,width=2: needs --parallel mesh" "--mesh channel=2,width=2"
+said "--mesh height=7: there are $ranks ranks; use -np 7 or a multiple, or axes that divide the ranks" "--parallel spatial --mesh height=7"
+"$examples/vgg_cifar" --parallel spatial --mesh height=3 >"$work/out" 2>&1 && fail "vgg_cifar --mesh height=3 goes on"
+grep -q '^vgg_cifar: --mesh height=3: there is 1 rank; use -np 3 or a multiple' "$work/out" || fail "$(cat "$work/out")"
+said "--mesh data=9,height=1: there are $ranks ranks; use -np 9, or axes that have as many ranks" "--mesh data=9,height=1"
+
 for options in "--parallel rows" "--mesh height" "--mesh height=0" "--mesh tower=2" "--mesh height=7" "--mesh depth=2"; do
     code=0
     "$mpiexec" -np "$ranks" "$examples/vgg_cifar" $options >"$work/out" 2>&1 || code=$?

@@ -42,6 +42,9 @@ is=$(sed -n 's/^\(persistence\|climatology\)  *\([0-9.]*\) .*/\2/p' "$work/one/t
 echo "$is $expected" | awk '{ d = $1 - $3; e = $2 - $4; exit (d * d > 1e-6 || e * e > 1e-6) }' ||
     fail "persistence and climatology: $is, should be $expected"
 
+run undecayed winds 1 data=1 --decay 0
+! cmp -s "$work/one/said" "$work/undecayed/said" || fail "--decay 0 is not none"
+
 # refuses TEXT OPTION...
 refuses() {
     text=$1
@@ -49,5 +52,6 @@ refuses() {
     "$mpiexec" -np 2 "$examples/winds" $small --data "$work/winds.nc" --out "$work/wrong" "$@" >"$work/said" 2>&1 && fail "$*: no error"
     grep -qF -- "$text" "$work/said" || { cat "$work/said" && fail "\"$text\" is not said"; }
 }
+refuses "--mesh channel=2: should be axes out of data, depth, height, width" --mesh channel=2
 refuses "there is no variable RAIN; there are LAT, UWND, VWND" --variables RAIN
 refuses "--batch 14: 16 of 24 months make 13 samples to train on" --batch 14
