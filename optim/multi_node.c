@@ -416,7 +416,8 @@ static wf_status verdict(wf_optim *optim)
     return own->queued ? wf_queue_verdict(own->buckets, &optim->device->hyper) : WF_OK;
 }
 
-/* An error here is before the step is counted, and the device has left out the update. */
+/* An error here is before the step is counted, and the device has left out the update, unless the communicator died
+ * after the sums had come and before the host looked. */
 static wf_status updated(wf_optim *optim)
 {
     multi_node *own = optim->distributed_state;

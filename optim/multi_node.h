@@ -77,7 +77,9 @@ typedef struct wf_multi_node_opts {
  *
  * The loss is summed in the same buffer, so after the step wf_item(loss) is the global loss on every rank. If a step
  * fails on one rank, the others return the same error, from this step or from their next call; of a rank that dies,
- * docs/running.md says what the others get. The communicator must outlive the optimizer's last step.
+ * docs/running.md says what the others get. On a GPU, where the update is queued before the host knows the sums, a rank
+ * that still waits for a step when another fails in the next one may return that error from a step that its GPU has
+ * made, which is not counted. The communicator must outlive the optimizer's last step.
  * WF_ERR_ARGUMENT if an option is out of its range; WF_ERR_COMM if the ranks have different ones. */
 WF_PLACED wf_optim *wf_multi_node(wf_comm *comm, wf_optim *optim, wf_multi_node_opts opts);
 

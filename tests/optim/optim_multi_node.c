@@ -509,8 +509,9 @@ static void one_rank_fails(void)
         WF_EXPECT(wf_optim_steps(optim) <= step, "%lld steps", (long long)wf_optim_steps(optim));
         double a = 0, should = wa[0] - (double)wf_optim_steps(optim) * (f.size + 1) / 2;
         WF_EXPECT_OK(f.ctx->k->to_host(f.ctx, &a, wf_param_value(param_of(f.a, 0))->data, sizeof a)); /* asks no rank */
-        WF_EXPECT(a == should, "a is %g on rank %d, should be %g", a, f.rank, should);
-        wf_error_clear();
+        /* A device may have made the step in which its host learned that another rank fails in the next one. */
+        const double more = f.ctx->k->host || wf_optim_steps(optim) == step ? 0 : (f.size + 1) / 2.0;
+        WF_EXPECT(a == should || a == should - more, "a is %g on rank %d, should be %g", a, f.rank, should);
         close_fixture(&f, optim);
     }
 }
@@ -525,7 +526,6 @@ static void no_mean(void)
     WF_EXPECT((status == WF_OK) == (f.size == 1), "a loss without a weight: %s", wf_status_name(status));
     WF_EXPECT(f.size == 1 || strstr(wf_error_message(), "no mean over samples"), "rank %d: '%s'", f.rank,
               wf_error_message());
-    wf_error_clear();
     close_fixture(&f, optim);
 }
 
@@ -533,11 +533,11 @@ static void one_rank_has_no_optimizer(void)
 {
     fixture f = open_fixture("flat");
     const double lr = f.rank == 0 ? -1 : 1;
+    WF_EXPECT_OK(wf_barrier(f.comm)); /* as in one_rank_fails */
     wf_optim *optim = wf_multi_node(f.comm, wf_sgd(f.model, (wf_sgd_opts){.lr = lr}), (wf_multi_node_opts){0});
     WF_EXPECT(!optim, "rank %d has an optimizer", f.rank);
     WF_EXPECT(strstr(wf_error_message(), "lr is -1"), "rank %d: '%s' does not name the reason", f.rank,
               wf_error_message());
-    wf_error_clear();
     close_fixture(&f, optim);
 }
 
