@@ -1,6 +1,8 @@
 /* Pooling: windows in the outer loops, channels in the inner one. Windows are clipped once per output pixel, so the
- * inner loops meet real elements only. */
+ * inner loops meet real elements only. Windows of few taps in f32 are taken by registers of channels, each of which
+ * visits all taps before it is stored; backward then gathers what the windows over a pixel give it. */
 #include "core/cpu/narrow_impl.h"
+#include "core/cpu/simd_impl.h"
 
 #include <omp.h>
 
@@ -200,6 +202,88 @@ static void average_window(const windows *w, const window *v, const wf_array *x,
         y[i] *= scale;
 }
 
+/* --- windows of few taps, in f32 -----------------------------------------------------------------------------------
+ */
+
+/* Taps of a window, or windows over a pixel, that have a list. */
+enum { LIST_MOST = 64 };
+
+/* A list of taps: pixels of the input, relative to `at` along the last dimension. */
+typedef struct tap_list {
+    int64_t count, full, at; /* full: taps along the last dimension that the list has; 0: none yet */
+    int64_t pixel[LIST_MOST];
+} tap_list;
+
+/* Windows of a row that have all taps along the last dimension have one list, which moves with them. */
+static void list_taps(const windows *w, const window *v, tap_list *list)
+{
+    if (list->full == w->kernel[2] && v->s[2].count == w->kernel[2] && v->s[2].first == 0) {
+        list->at = v->s[2].at;
+        return;
+    }
+    window here = *v;
+    tap t;
+    list->at = v->s[2].at;
+    list->full = v->s[2].count;
+    list->count = v->count;
+    here.s[2].at = 0;
+    t = tap_first(w, &here);
+    for (int64_t i = 0; i < v->count; i++, tap_next(w, &here, &t))
+        list->pixel[i] = t.pixel;
+}
+
+/* The largest of each channel and its pixel: what is larger than the best so far wins, and the first NaN stays. */
+static void max_list(const tap_list *list, int64_t c, const float *image, float *y, int32_t *index)
+{
+    const float *const x = image + list->at * c;
+    int64_t i = 0;
+    for (; i + PACK <= c; i += PACK) {
+        pack best = pack_load(x + list->pixel[0] * c + i);
+        pack_mask place = (int32_t)list->pixel[0] - (pack_mask){0};
+        for (int64_t t = 1; t < list->count; t++) {
+            const pack v = pack_load(x + list->pixel[t] * c + i);
+            const pack_mask wins = ~(v <= best) & (best == best);
+            best = pack_select(wins, v, best);
+            place = (pack_mask)pack_select(wins, (pack)((int32_t)list->pixel[t] - (pack_mask){0}), (pack)place);
+        }
+        pack_store(y + i, best);
+        place += (int32_t)list->at;
+        if (index)
+            memcpy(index + i, &place, sizeof place);
+    }
+    for (; i < c; i++) {
+        float best = x[list->pixel[0] * c + i];
+        int64_t place = list->pixel[0];
+        for (int64_t t = 1; t < list->count; t++) {
+            const float v = x[list->pixel[t] * c + i];
+            const bool wins = (v > best) | ((v != v) & (best == best));
+            best = wins ? v : best;
+            place = wins ? list->pixel[t] : place;
+        }
+        y[i] = best;
+        if (index)
+            index[i] = (int32_t)(place + list->at);
+    }
+}
+
+static void average_list(const tap_list *list, int64_t c, float scale, const float *image, float *y)
+{
+    const float *const x = image + list->at * c;
+    int64_t i = 0;
+    for (; i + PACK <= c; i += PACK) {
+        pack sum = {0};
+        for (int64_t t = 0; t < list->count; t++)
+            sum += pack_load(x + list->pixel[t] * c + i);
+        pack_store(y + i, sum * pack_of(scale));
+    }
+    for (; i < c; i++) {
+        float sum = 0;
+        for (int64_t t = 0; t < list->count; t++)
+            sum += x[list->pixel[t] * c + i];
+        y[i] = sum * scale;
+    }
+}
+
 /* All channels of output pixel i of all samples, whose window is v of the image that begins at that pixel. */
 static void forward_window(const windows *w, const window *v, const wf_pool_args *args, int64_t i, int64_t image)
 {
@@ -216,6 +300,20 @@ static void forward_window(const windows *w, const window *v, const wf_pool_args
     }
 }
 
+/* Output pixel i, whose window has real taps. */
+static void forward_list(const windows *w, const window *v, const wf_pool_args *args, int64_t i, int64_t image,
+                         tap_list *list)
+{
+    const float *const x = (const float *)args->x->data + image * w->c;
+    float *const y = (float *)args->y->data + i * w->c;
+    int32_t *const places = wf_cpu_data(args->index);
+    list_taps(w, v, list);
+    if (w->kind == WF_POOL_MAX)
+        max_list(list, w->c, x, y, places ? places + i * w->c : NULL);
+    else
+        average_list(list, w->c, 1.0F / (float)v->divisor, x, y);
+}
+
 wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
 {
     const wf_array *const x = args->x, *const y = args->y;
@@ -223,14 +321,20 @@ wf_status wf_cpu_pool_forward(wf_ctx *ctx, const wf_pool_args *args)
         return REF->pool_forward(ctx, args);
     const windows w = windows_of(args->geom, x, y);
     const int64_t rows = w.out[0] * w.out[1];
+    const bool few = !args->geom->adaptive && w.taps <= LIST_MOST && x->dtype == WF_F32 && y->dtype == WF_F32;
 /* A row of outputs belongs to one thread: it writes no other's, and shares the spans of its row. */
 #pragma omp parallel for num_threads(wf_cpu_team(ctx, w.n *w.out_pixels *w.c *w.taps)) schedule(static)
     for (int64_t row = 0; row < w.n * rows; row++) {
         window v;
+        tap_list list;
+        list.full = list.count = 0;
         window_row(&w, &v, row % rows);
         for (int64_t o = 0; o < w.out[2]; o++) {
             window_move(&w, &v, o);
-            forward_window(&w, &v, args, row * w.out[2] + o, row / rows * w.in_pixels);
+            if (few && v.count > 0)
+                forward_list(&w, &v, args, row * w.out[2] + o, row / rows * w.in_pixels, &list);
+            else
+                forward_window(&w, &v, args, row * w.out[2] + o, row / rows * w.in_pixels);
         }
     }
     return WF_OK;
@@ -286,6 +390,113 @@ static void spread_sample(const windows *w, int64_t n, const wf_pool_args *args,
     }
 }
 
+/* --- backward of windows that are few over a pixel, in f32 ---------------------------------------------------------
+ */
+
+/* Windows over a pixel: outputs of a sample, in their order, and what an average multiplies by. */
+typedef struct cover {
+    int64_t count, output[LIST_MOST];
+    float scale[LIST_MOST];
+} cover;
+
+/* Outputs [lo, hi) along dimension d whose windows have input i. */
+static wf_range covers_of(const windows *w, int d, int64_t i)
+{
+    const int64_t place = i + w->lo[d], before = place - w->kernel[d] + 1;
+    return (wf_range){before > 0 ? (before + w->stride[d] - 1) / w->stride[d] : 0,
+                      wf_cpu_min(place / w->stride[d] + 1, w->out[d])};
+}
+
+/* The windows that have `last` along the last dimension and r[0] and r[1] along the others. */
+static void find_cover(const windows *w, const wf_range r[2], wf_range last, cover *found)
+{
+    found->count = 0;
+    for (int64_t a = r[0].lo; a < r[0].hi; a++)
+        for (int64_t b = r[1].lo; b < r[1].hi; b++)
+            for (int64_t o = last.lo; o < last.hi; o++)
+                found->output[found->count++] = (a * w->out[1] + b) * w->out[2] + o;
+    for (int64_t k = 0; k < found->count && w->kind != WF_POOL_MAX; k++) {
+        window v;
+        window_row(w, &v, found->output[k] / w->out[2]);
+        window_move(w, &v, found->output[k] % w->out[2]);
+        found->scale[k] = v.divisor > 0 ? 1.0F / (float)v.divisor : 0.0F;
+    }
+}
+
+static void max_gather(const cover *from, int64_t c, int32_t pixel, const float *dy, const int32_t *index, bool add,
+                       float *dx)
+{
+    int64_t i = 0;
+    for (; i + PACK <= c; i += PACK) {
+        pack sum = add ? pack_load(dx + i) : (pack){0};
+        for (int64_t k = 0; k < from->count; k++) {
+            pack_mask here;
+            memcpy(&here, index + from->output[k] * c + i, sizeof here);
+            sum += (pack)((here == pixel) & (pack_mask)pack_load(dy + from->output[k] * c + i));
+        }
+        pack_store(dx + i, sum);
+    }
+    for (; i < c; i++) {
+        float sum = add ? dx[i] : 0;
+        for (int64_t k = 0; k < from->count; k++)
+            sum += index[from->output[k] * c + i] == pixel ? dy[from->output[k] * c + i] : 0.0F;
+        dx[i] = sum;
+    }
+}
+
+static void average_gather(const cover *from, int64_t c, const float *dy, bool add, float *dx)
+{
+    int64_t i = 0;
+    for (; i + PACK <= c; i += PACK) {
+        pack sum = add ? pack_load(dx + i) : (pack){0};
+        for (int64_t k = 0; k < from->count; k++)
+            sum = pack_scaled(from->scale[k], pack_load(dy + from->output[k] * c + i), sum);
+        pack_store(dx + i, sum);
+    }
+    for (; i < c; i++) {
+        float sum = add ? dx[i] : 0;
+        for (int64_t k = 0; k < from->count; k++)
+            sum = wf_fma(dy[from->output[k] * c + i], from->scale[k], sum);
+        dx[i] = sum;
+    }
+}
+
+/* Returns true if the windows over a pixel are an interval of outputs along each dimension, and have a list. */
+static bool covers_are_few(const windows *w)
+{
+    int64_t most = 1;
+    for (int d = 0; d < 3; d++) {
+        if (w->dilation[d] != 1 || w->lo[d] < 0 || w->hi[d] < 0)
+            return false;
+        most *= (w->kernel[d] + w->stride[d] - 1) / w->stride[d];
+    }
+    return !w->geom->adaptive && most <= LIST_MOST;
+}
+
+/* Row `row` of dx of all samples. */
+static void gather_row(const windows *w, int64_t row, const wf_pool_args *args)
+{
+    const int64_t rows = w->in[0] * w->in[1], n = row / rows, here = row % rows, outputs = n * w->out_pixels * w->c;
+    const wf_range over[2] = {covers_of(w, 0, here / w->in[1]), covers_of(w, 1, here % w->in[1])};
+    const float *const dy = (const float *)args->y->data + outputs;
+    const int32_t *const places = wf_cpu_data(args->index), *const index = places ? places + outputs : NULL;
+    cover from;
+    wf_range known = {-1, -1};
+    from.count = 0;
+    for (int64_t i = 0; i < w->in[2]; i++) {
+        float *const dx = (float *)args->x->data + (row * w->in[2] + i) * w->c;
+        const wf_range last = covers_of(w, 2, i);
+        /* Neighbours mostly lie under the same windows. */
+        if (last.lo != known.lo || last.hi != known.hi)
+            find_cover(w, over, last, &from);
+        known = last;
+        if (w->kind == WF_POOL_MAX)
+            max_gather(&from, w->c, (int32_t)(here * w->in[2] + i), dy, index, args->accumulate, dx);
+        else
+            average_gather(&from, w->c, dy, args->accumulate, dx);
+    }
+}
+
 /* Sums of 16 bits are made in f32, a sample's at a time for each thread. */
 wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
 {
@@ -295,6 +506,12 @@ wf_status wf_cpu_pool_backward(wf_ctx *ctx, const wf_pool_args *args)
     const windows w = windows_of(args->geom, dx, dy);
     const int64_t image = w.in_pixels * w.c;
     const int team = wf_cpu_team(ctx, w.n * image);
+    if (dy->dtype == WF_F32 && dx->dtype == WF_F32 && covers_are_few(&w)) {
+#pragma omp parallel for num_threads(team) schedule(static)
+        for (int64_t row = 0; row < w.n * w.in[0] * w.in[1]; row++)
+            gather_row(&w, row, args);
+        return WF_OK;
+    }
     const size_t bytes = wf_cpu_is_narrow(dx) ? (size_t)(team * image) * sizeof(float) : 0;
     void *room = NULL;
     WF_TRY(wf_pool_take(ctx, bytes, &room));

@@ -165,6 +165,16 @@ static inline pack pack_leak(pack v, pack slope)
     return (pack)(((pack_mask)(slope * v) & negative) | ((pack_mask)v & ~negative));
 }
 
+/* a where the mask is all ones, b where it is 0. */
+static inline pack pack_select(pack_mask mask, pack a, pack b)
+{
+#if defined(__AVX__) && !defined(__AVX512F__)
+    return (pack)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+#else
+    return (pack)(((pack_mask)a & mask) | ((pack_mask)b & ~mask));
+#endif
+}
+
 static inline pack pack_sqrt(pack v)
 {
 #if defined(__AVX512F__)
