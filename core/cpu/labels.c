@@ -2,6 +2,7 @@
  * f32 with sums in double; bf16 scores are widened in registers; other types go through core/cpu/wide.c. Labels that
  * are wrong go to ref, which says what is wrong. */
 #include "core/cpu/narrow_impl.h"
+#include "core/cpu/side_impl.h"
 #include "core/cpu/vmath_impl.h"
 
 /* Parts of fixed bounds, so that the number of threads does not show. */
@@ -60,8 +61,6 @@ wf_status wf_cpu_nll_backward(wf_ctx *ctx, const wf_array *labels, int64_t ignor
 
 /* Softmax and cross entropy. Of short rows sixteen are computed side by side, since few classes fill no vector; long
  * ones one by one. Functions are inlined with a constant `bf16`. */
-enum { SIDE = 16, SHORT_ROW = 64 };
-
 typedef struct side_rows {
     int64_t first, n; /* rows of x, n <= SIDE */
     /* Aligned: else loops over SIDE begin and end with single floats. */
@@ -76,12 +75,7 @@ static void take_rows(const wf_array *x, int64_t c, side_rows *s)
 {
     const float *const from = wf_cpu_read(x, s->first * c, s->n * c, s->room);
     _Alignas(64) float most[SIDE];
-    /* Before the rows: of a loop over the others GCC 12 makes aligned stores to where they are not aligned. */
-    if (s->n < SIDE)
-        memset(s->x, 0, (size_t)(c * SIDE) * sizeof *s->x);
-    for (int64_t r = 0; r < s->n; r++)
-        for (int64_t j = 0; j < c; j++)
-            s->x[j * SIDE + r] = from[r * c + j];
+    side_take(s->n, c, from, s->x);
     for (int64_t r = 0; r < SIDE; r++)
         most[r] = -INFINITY;
     /* After all rows are there: vectors cannot be read at once from where single floats were just written. */
@@ -384,12 +378,13 @@ static void slopes_short(const wf_entropy_args *args, const entropy_terms *t, in
         for (int64_t r = 0; r < SIDE; r++)
             s.x[j * SIDE + r] = all[r] * vm_exp(s.x[j * SIDE + r] - s.most[r] - s.log_sum[r]) - up[r] * smooth;
     }
+    side_put(s.n, c, s.x, to);
     for (int64_t r = 0; r < s.n; r++) {
         const int64_t label = wf_cpu_integer(args->labels, first + r);
         if (label != args->ignored)
-            s.x[label * SIDE + r] -= up[r] * hit_of(t, label);
-        for (int64_t j = 0; j < c; j++)
-            to[r * c + j] = label != args->ignored ? s.x[j * SIDE + r] : 0;
+            to[r * c + label] -= up[r] * hit_of(t, label);
+        else
+            memset(to + r * c, 0, (size_t)c * sizeof *to);
     }
     wf_cpu_put(args->dx, first * c, s.n * c, to);
 }
