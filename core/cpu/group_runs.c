@@ -1,8 +1,9 @@
 /* Normalisation of groups that are one run of neighbouring elements (layer and RMS normalisation): a run is read twice,
  * the second time from the first-level cache. Sums of a run are kept in four vectors, so that no addition waits for the
- * one before it; long runs are summed in blocks, and those in double. */
+ * one before it; long runs are summed in blocks, and those in double. Of rows of few channels sixteen are computed side
+ * by side. */
 #include "core/cpu/group_impl.h"
-#include "core/cpu/simd_impl.h"
+#include "core/cpu/side_impl.h"
 
 /* A block of 4096 floats is summed in f32 before it goes into double. Segments are bounded in number, since each has
  * sums of parameters of its own, and 64 rows are summed in f32 before those go into double. */
@@ -241,7 +242,74 @@ static void apply_run(const runs_job *j, int64_t row, float *room)
     put_row(j, a->y, row, y);
 }
 
-/* All rows, in segments whose bounds depend on the shape alone. */
+/* --- few channels in f32, a row of which is a group: SIDE rows side by side ----------------------------------------
+ */
+
+static bool is_side(const wf_group_norm_args *a)
+{
+    return a->groups == 1 && a->channels <= SHORT_ROW && a->size == a->channels && !a->sums &&
+           wf_cpu_is(a->x, WF_F32) && wf_cpu_is(a->y, WF_F32) && wf_cpu_is(a->dy, WF_F32) && wf_cpu_is(a->dx, WF_F32);
+}
+
+/* A number of each of SIDE rows. */
+typedef struct side_values {
+    _Alignas(64) float v[SIDE];
+} side_values;
+
+/* Means and inverse deviations of the rows of x, as moments_of makes them, but for sums, which have at most SHORT_ROW
+ * terms and stay floats. */
+static void side_moments(const wf_group_norm_args *a, const float *x, side_values *mean, side_values *inverse)
+{
+    const int64_t c = a->channels;
+    const float share = 1.0F / (float)c, eps = (float)a->eps, of_count = a->count > 0 ? (float)(1 / a->count) : 0.0F;
+    side_values sum = {0}, squares = {0}, about;
+    for (int64_t e = 0; e < c && !a->about_zero; e++)
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++)
+            sum.v[r] += x[e * SIDE + r];
+#pragma omp simd
+    for (int64_t r = 0; r < SIDE; r++) {
+        about.v[r] = sum.v[r] * share;
+        sum.v[r] = 0;
+    }
+    for (int64_t e = 0; e < c; e++)
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++) {
+            const float d = x[e * SIDE + r] - about.v[r];
+            sum.v[r] += d;
+            squares.v[r] = wf_fma(d, d, squares.v[r]);
+        }
+    const float off = a->about_zero ? 0.0F : share;
+#pragma omp simd
+    for (int64_t r = 0; r < SIDE; r++) {
+        mean->v[r] = about.v[r] + sum.v[r] * off;
+        squares.v[r] -= sum.v[r] * sum.v[r] * off;
+        inverse->v[r] = a->count > 0 ? 1.0F / sqrtf(squares.v[r] * of_count + eps) : 0.0F;
+    }
+}
+
+/* Rows [row, row + n), n <= SIDE. */
+static void apply_side(const runs_job *j, int64_t row, int64_t n)
+{
+    const wf_group_norm_args *const a = j->a;
+    const int64_t c = a->channels;
+    float *const stats = a->stats->data;
+    _Alignas(64) float x[SHORT_ROW * SIDE];
+    side_values mean, inverse;
+    side_take(n, c, (const float *)a->x->data + row * c, x);
+    side_moments(a, x, &mean, &inverse);
+    memcpy(stats + row, mean.v, (size_t)n * sizeof(float));
+    memcpy(stats + a->rows + row, inverse.v, (size_t)n * sizeof(float));
+    for (int64_t e = 0; e < c; e++) {
+        const float gamma = j->gamma[e], beta = j->beta[e];
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++)
+            x[e * SIDE + r] = wf_fma(x[e * SIDE + r] - mean.v[r], inverse.v[r] * gamma, beta);
+    }
+    side_put(n, c, x, (float *)a->y->data + row * c);
+}
+
+/* All rows, in segments whose bounds depend on the shape alone; without `work` they are normalised side by side. */
 static void each_row(wf_ctx *ctx, const runs_job *j, void (*work)(const runs_job *j, int64_t row, float *room))
 {
     const wf_group_norm_args *const a = j->a;
@@ -250,7 +318,9 @@ static void each_row(wf_ctx *ctx, const runs_job *j, void (*work)(const runs_job
         /* A segment is a unit of work: its room is no other's, so threads need not be counted. */
         int64_t lo, hi;
         wf_block(a->rows, j->segments, s, &lo, &hi);
-        for (int64_t row = lo; row < hi; row++)
+        for (int64_t row = lo; row < hi && !work; row += SIDE)
+            apply_side(j, row, wf_cpu_min(SIDE, hi - row));
+        for (int64_t row = lo; row < hi && work; row++)
             work(j, row, j->room + 5 * s * a->channels);
     }
 }
@@ -268,7 +338,7 @@ wf_status wf_cpu_group_runs_forward(wf_ctx *ctx, const wf_group_norm_args *args)
 {
     runs_job j;
     WF_TRY(take_run(ctx, args, wf_cpu_is(args->x, WF_BF16) && wf_cpu_is(args->y, WF_BF16), false, &j));
-    each_row(ctx, &j, apply_run);
+    each_row(ctx, &j, is_side(args) ? NULL : apply_run);
     give_run(ctx, &j);
     return WF_OK;
 }
@@ -375,6 +445,72 @@ static void gradient_run(const runs_job *j, int64_t row, float *room)
         put_row(j, a->dx, row, dx);
 }
 
+/* dgamma and dbeta of SIDE rows at a time, not yet summed over these. */
+typedef struct side_factors {
+    _Alignas(64) float dgamma[SHORT_ROW * SIDE];
+    _Alignas(64) float dbeta[SHORT_ROW * SIDE];
+} side_factors;
+
+/* Gradients of rows [row, row + n), n <= SIDE, as backward_group makes them. */
+static void gradient_side(const runs_job *j, int64_t row, int64_t n, side_factors *to)
+{
+    const wf_group_norm_args *const a = j->a;
+    const int64_t c = a->channels;
+    const float *const stats = a->stats->data;
+    const float share = (float)(-1 / a->count), rest_share = a->about_zero ? 0.0F : share;
+    _Alignas(64) float x[SHORT_ROW * SIDE], dy[SHORT_ROW * SIDE];
+    side_values mean = {0}, inverse = {0}, sum = {0}, sum_x = {0};
+    side_take(n, c, (const float *)a->x->data + row * c, x);
+    side_take(n, c, (const float *)a->dy->data + row * c, dy);
+    memcpy(mean.v, stats + row, (size_t)n * sizeof(float));
+    memcpy(inverse.v, stats + a->rows + row, (size_t)n * sizeof(float));
+    for (int64_t e = 0; e < c; e++) {
+        const float gamma = j->gamma[e];
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++) {
+            const int64_t at = e * SIDE + r;
+            const float d = (x[at] - mean.v[r]) * inverse.v[r], g = dy[at];
+            x[at] = d;
+            to->dgamma[at] = wf_fma(g, d, to->dgamma[at]);
+            to->dbeta[at] += g;
+            sum.v[r] = wf_fma(gamma, g, sum.v[r]);
+            sum_x.v[r] = wf_fma(gamma * g, d, sum_x.v[r]);
+        }
+    }
+#pragma omp simd
+    for (int64_t r = 0; r < SIDE; r++) {
+        sum.v[r] *= inverse.v[r] * rest_share;
+        sum_x.v[r] *= inverse.v[r] * share;
+    }
+    if (!a->dx)
+        return;
+    for (int64_t e = 0; e < c; e++) {
+        const float gamma = j->gamma[e];
+#pragma omp simd
+        for (int64_t r = 0; r < SIDE; r++) {
+            const int64_t at = e * SIDE + r;
+            x[at] = wf_fma(inverse.v[r] * gamma, dy[at], wf_fma(sum_x.v[r], x[at], sum.v[r]));
+        }
+    }
+    side_put(n, c, x, (float *)a->dx->data + row * c);
+}
+
+/* Rows [lo, hi), no more than are summed in f32; their sums go to factors. */
+static void gradient_sides(const runs_job *j, int64_t lo, int64_t hi, float *factors)
+{
+    const int64_t c = j->a->channels;
+    side_factors to;
+    memset(to.dgamma, 0, (size_t)(c * SIDE) * sizeof(float));
+    memset(to.dbeta, 0, (size_t)(c * SIDE) * sizeof(float));
+    for (int64_t row = lo; row < hi; row += SIDE)
+        gradient_side(j, row, wf_cpu_min(SIDE, hi - row), &to);
+    for (int64_t e = 0; e < c; e++)
+        for (int64_t r = 0; r < SIDE; r++) {
+            factors[e] += to.dgamma[e * SIDE + r];
+            factors[c + e] += to.dbeta[e * SIDE + r];
+        }
+}
+
 /* Sums of parameters are floats for a few rows, then doubles. */
 static void backward_segment(const runs_job *j, int64_t s)
 {
@@ -386,7 +522,10 @@ static void backward_segment(const runs_job *j, int64_t s)
     memset(total, 0, (size_t)(2 * c) * sizeof *total);
     for (int64_t from = lo; from < hi; from += ROW_FLUSH) {
         memset(factors, 0, (size_t)(2 * c) * sizeof *factors);
-        for (int64_t row = from; row < wf_cpu_min(from + ROW_FLUSH, hi); row++)
+        const int64_t until = wf_cpu_min(from + ROW_FLUSH, hi);
+        if (is_side(j->a))
+            gradient_sides(j, from, until, factors);
+        for (int64_t row = from; row < until && !is_side(j->a); row++)
             gradient_run(j, row, room);
         /* Flushed after ROW_FLUSH rows, so that rounding does not grow with the batch. */
         for (int64_t e = 0; e < 2 * c && j->factors; e++)
