@@ -18,7 +18,7 @@ enum { ROUND_BYTES = 24 << 20, SUM_BYTES = 7 << 16, BLOCK_TILES = 64, CHAINS = 1
 typedef struct grad {
     const wf_wino *p;
     const float *x, *dy, *zeros;
-    float *dw, *values; /* transformed gradients, [block][point][panel][tile][32] */
+    float *dw, *values; /* transformed gradients, [block][point][panel][tile][WINO_PANEL] */
     bool accumulate;
     int64_t unit, units;                         /* input channels of a unit; units of all parts */
     int64_t chains;                              /* of a unit */
@@ -58,13 +58,11 @@ static void multiply_block(const grad *g, int64_t at, int64_t count, const float
         for (int64_t o = 0; o < p->out_c; o += WINO_PANEL) {
             const float *const values =
                 g->values + at / BLOCK_TILES * g->values_step + point * g->point_step + o / WINO_PANEL * g->panel_step;
-            for (int64_t c = 0; c < g->unit; c += WINO_ROWS) {
-                /* Tiles are the inner dimension of this product: both sides are read transposed, a tile's channels
-                 * together. */
-                const wf_wino_rows a = {block + point * g->block_step + c, g->unit}, b = {values, WINO_PANEL};
-                wf_wino_multiply_transposed(count, wf_cpu_min(WINO_PANEL, p->out_c - o), a, b, add,
-                                            sums + point * g->sums_step + c * g->sum_step + o, g->sum_step);
-            }
+            const wf_wino_size size = {g->unit, wf_cpu_min(WINO_PANEL, p->out_c - o), count};
+            /* Tiles are the inner dimension of this product: both sides are read transposed, a tile's channels
+             * together. The next panel follows; behind the last one of all is the threads' room. */
+            wf_wino_multiply_transposed(size, (wf_wino_rows){block + point * g->block_step, g->unit}, values,
+                                        values + g->panel_step, add, sums + point * g->sums_step + o, g->sum_step);
         }
 }
 
