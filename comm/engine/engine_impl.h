@@ -29,7 +29,6 @@ typedef struct wf_engine_entry {
     bool shared;                  /* made where the ranks of a node share memory for sums */
     wf_schedule *schedule;
     wf_run *run;
-    void **data;                                    /* of each operand */
     size_t scratch_bytes, device_bytes, kept_bytes; /* of all operands of one kind */
     void *scratch, *device;                         /* their memory in flight; that of kept operands is always there */
     char *kept;

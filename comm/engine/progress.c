@@ -75,7 +75,6 @@ static void free_entry(entry *e)
     wf_run_free(e->run);
     wf_schedule_free(e->schedule);
     free((int64_t *)e->call.part);
-    free(e->data);
     free(e->kept);
     free(e);
 }
@@ -165,12 +164,16 @@ static size_t bytes_of(const wf_schedule *s, wf_operand_kind kind)
 }
 
 /* What a run of the schedule needs. */
-static wf_status furnish(wf_ctx *ctx, entry *e)
+static wf_status furnish(wf_comm *comm, entry *e)
 {
+    wf_ctx *ctx = comm->shared->ctx;
     e->run = wf_run_new(ctx, e->schedule);
-    e->data = wf_calloc(ctx, (size_t)e->schedule->operands + 1, sizeof *e->data);
-    if (!e->run || !e->data)
+    if (!e->run)
         return wf_error_code();
+    e->run->link = &comm->link;
+    e->run->world_rank = comm->ranks.world;
+    e->run->launch = wf_native_run;
+    e->run->launch_own = comm;
     e->scratch_bytes = bytes_of(e->schedule, WF_OPERAND_SCRATCH);
     e->device_bytes = bytes_of(e->schedule, WF_OPERAND_DEVICE);
     e->kept_bytes = bytes_of(e->schedule, WF_OPERAND_KEPT);
@@ -198,7 +201,7 @@ entry *wf_engine_keep(wf_comm *comm, wf_engine_store *store, const wf_call *call
         return wf_error_null();
     }
     e->schedule = schedule;
-    if (furnish(comm->shared->ctx, e) != WF_OK || keep_call(comm, e, call) != WF_OK) {
+    if (furnish(comm, e) != WF_OK || keep_call(comm, e, call) != WF_OK) {
         free_entry(e);
         return wf_error_null();
     }
@@ -236,30 +239,37 @@ static char *slot_at(const wf_engine *engine, int rank, const wf_operand *operan
     return engine->pairs.slots[from][to] + (size_t)slot * agreed->pair_slot_bytes;
 }
 
+/* Rings may have been opened, or used, since the last run. */
 static void bind(const wf_comm *comm, const entry *e, const void *const *in, void *const *out)
 {
     wf_engine *engine = comm->engine;
+    wf_run *run = e->run;
     char *next[] = {[WF_OPERAND_SCRATCH] = e->scratch, [WF_OPERAND_DEVICE] = e->device, [WF_OPERAND_KEPT] = e->kept};
+    run->flags = engine->ring.flags;
+    run->ring_pieces = engine->ring.pieces;
+    run->seen = engine->ring.seen;
+    run->pair_flags = engine->pairs.flags;
+    run->pieces = engine->pairs.pieces;
     for (int32_t i = 0; i < e->schedule->operands; i++) {
         const wf_operand *operand = &e->schedule->operand[i];
         switch (operand->kind) {
         case WF_OPERAND_SHARED:
-            e->data[i] = slot_at(engine, comm->rank, operand);
+            run->data[i] = slot_at(engine, comm->rank, operand);
             break;
         case WF_OPERAND_INPUT:
-            e->data[i] = (void *)in[operand->index];
+            run->data[i] = (void *)in[operand->index];
             break;
         case WF_OPERAND_SCRATCH:
         case WF_OPERAND_DEVICE:
         case WF_OPERAND_KEPT:
-            e->data[i] = next[operand->kind];
+            run->data[i] = next[operand->kind];
             next[operand->kind] += rounded(operand->bytes);
             break;
         case WF_OPERAND_TOKEN:
-            e->data[i] = &engine->token;
+            run->data[i] = &engine->token;
             break;
         default:
-            e->data[i] = out[operand->index];
+            run->data[i] = out[operand->index];
             break;
         }
     }
@@ -301,10 +311,8 @@ wf_status wf_engine_wait(wf_comm *comm, const entry *flight)
     return WF_OK;
 }
 
-/* in_line: the caller waits until it is done, so steps may run one by one. */
 static wf_status start_run(wf_comm *comm, entry *e, int tag, bool in_line, const void *const *in, void *const *out)
 {
-    wf_engine *engine = comm->engine;
     e->busy = true;
     WF_TRY(wf_guard_run_begin(comm, e->schedule->synchronizes));
     WF_TRY(wf_host_take(comm, e->scratch_bytes, &e->scratch));
@@ -313,18 +321,8 @@ static wf_status start_run(wf_comm *comm, entry *e, int tag, bool in_line, const
     if (e->kept && e->call.buffer == 0)
         memset(e->kept, 0, e->kept_bytes);
     bind(comm, e, in, out);
-    wf_run_begin(e->run, (wf_binding){.link = &comm->link,
-                                      .world_rank = comm->ranks.world,
-                                      .data = e->data,
-                                      .tag = tag,
-                                      .flags = engine->ring.flags,
-                                      .ring_pieces = engine->ring.pieces,
-                                      .seen = engine->ring.seen,
-                                      .in_line = in_line,
-                                      .launch = wf_native_run,
-                                      .launch_own = comm,
-                                      .pair_flags = engine->pairs.flags,
-                                      .pieces = engine->pairs.pieces});
+    e->run->tag = tag;
+    wf_run_begin(e->run, in_line);
     /* Counted now, so that the bytes of a message that outlives its call are counted in that call. */
     comm->traffic.bytes_sent += e->schedule->bytes_sent;
     comm->traffic.messages += e->schedule->messages;

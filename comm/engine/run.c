@@ -57,7 +57,7 @@ wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
     const size_t steps = (size_t)s->steps, fences = (size_t)s->fences;
     /* One block: a run that is kept and started again allocates nothing. */
     const size_t bytes = sizeof(wf_run) + (size_t)messages * sizeof(wf_transfer) +
-                         ((size_t)inputs + fences) * sizeof(void *) +
+                         ((size_t)s->operands + (size_t)inputs + fences) * sizeof(void *) +
                          (2 * steps + (size_t)awaits + (size_t)late + fences) * sizeof(int32_t);
     wf_run *run = wf_calloc(ctx, 1, bytes);
     if (!run)
@@ -65,7 +65,8 @@ wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *s)
     run->ctx = ctx;
     run->schedule = s;
     run->message = (wf_transfer *)(void *)(run + 1);
-    run->in = (const void **)(void *)(run->message + messages);
+    run->data = (void **)(void *)(run->message + messages);
+    run->in = (const void **)(run->data + s->operands);
     run->event = (wf_event **)(void *)(run->in + inputs);
     run->left = (int32_t *)(void *)(run->event + fences);
     run->ready = run->left + steps;
@@ -104,14 +105,13 @@ void wf_run_wait(wf_run *run)
     run->lates = 0;
 }
 
-void wf_run_begin(wf_run *run, wf_binding binding)
+void wf_run_begin(wf_run *run, bool in_line)
 {
     const wf_schedule *s = run->schedule;
-    run->on = binding;
     run->head = run->tail = run->awaits = run->messages = run->landed = run->cursor = run->done = 0;
     run->lates = run->fences = 0;
     run->waiting = false;
-    run->in_line = binding.in_line && s->in_line;
+    run->in_line = in_line && s->in_line;
     for (int32_t i = 0; i < s->steps && !run->in_line; i++) {
         run->left[i] = s->step[i].waits + (s->step[i].before >= 0);
         if (run->left[i] == 0)
@@ -137,7 +137,7 @@ static void finish(wf_run *run, int32_t step)
 
 static void *data_at(const wf_run *run, wf_address address)
 {
-    char *data = address.operand < 0 ? NULL : run->on.data[address.operand];
+    char *data = address.operand < 0 ? NULL : run->data[address.operand];
     return data ? data + address.at : NULL;
 }
 
@@ -251,7 +251,7 @@ static wf_ring_flag *flag_of(const wf_run *run, const wf_step *step)
 {
     if (step->to.operand >= 0)
         return (wf_ring_flag *)data_at(run, step->to) - 1;
-    char *flags = step->ring > 0 ? run->on.pair_flags[step->peer] : run->on.flags[step->peer];
+    char *flags = step->ring > 0 ? run->pair_flags[step->peer] : run->flags[step->peer];
     const int flag = step->ring > 0 ? step->flag - WF_FLAGS : step->flag;
     return (wf_ring_flag *)(void *)(flags + (size_t)flag * WF_FLAG_LINE);
 }
@@ -262,10 +262,10 @@ static wf_ring_flag *flag_of(const wf_run *run, const wf_step *step)
 static int64_t value_of(const wf_run *run, const wf_step *step)
 {
     if (step->to.operand >= 0)
-        return (int64_t)((uint64_t)(run->on.ring_pieces + step->value) << 32 | (uint32_t)run->on.tag);
+        return (int64_t)((uint64_t)(run->ring_pieces + step->value) << 32 | (uint32_t)run->tag);
     if (step->ring == 0)
-        return run->on.ring_pieces + step->value;
-    return run->on.pieces ? run->on.pieces[step->ring] + step->value : step->value;
+        return run->ring_pieces + step->value;
+    return run->pieces ? run->pieces[step->ring] + step->value : step->value;
 }
 
 static wf_status call_step(wf_run *run, const wf_step *step)
@@ -306,7 +306,7 @@ static wf_status begin_message(wf_run *run, int32_t i)
 {
     const wf_schedule *s = run->schedule;
     const wf_step *step = &s->step[i];
-    if (step->flags & WF_STEP_GROUPED && run->on.launch) {
+    if (step->flags & WF_STEP_GROUPED && run->launch) {
         WF_TRY(wf_run_native_message(run, step));
         finish(run, i);
     } else {
@@ -315,10 +315,10 @@ static wf_status begin_message(wf_run *run, int32_t i)
         *message = (wf_transfer){.data = data_at(run, receives ? step->to : step->from),
                                  .bytes = step->bytes,
                                  .peer = step->peer,
-                                 .tag = run->on.tag,
+                                 .tag = run->tag,
                                  .step = i,
                                  .sending = !receives};
-        WF_TRY(run->on.link->start(run->on.link->own, message));
+        WF_TRY(run->link->start(run->link->own, message));
         run->messages++;
     }
     /* Begun is enough for the next message of the pair to follow; the end is looked for later. */
@@ -329,7 +329,7 @@ static wf_status begin_message(wf_run *run, int32_t i)
 
 static wf_status wrong_size(const wf_run *run, const wf_transfer *t)
 {
-    const char *peer = WF_RANK_LISTED(run->on.world_rank, t->peer);
+    const char *peer = WF_RANK_LISTED(run->world_rank, t->peer);
     WF_CHECK(t->arrived != SIZE_MAX, WF_ERR_COMM, "rank %s sent more than the %zu bytes that are expected", peer,
              t->bytes);
     WF_FAIL(WF_ERR_COMM, "rank %s sent %zu bytes where %zu are expected", peer, t->arrived, t->bytes);
@@ -345,7 +345,7 @@ static wf_status report_length(wf_run *run, int32_t number, bool *moved)
         wf_transfer *t = &run->message[i];
         if (t->done || t->sending || t->peer != wrong->peer)
             continue;
-        WF_TRY(run->on.link->test(run->on.link->own, t));
+        WF_TRY(run->link->test(run->link->own, t));
         if (t->done && t->status == WF_OK && t->arrived == t->bytes)
             finish(run, t->step);
     }
@@ -362,7 +362,7 @@ static wf_status look(wf_run *run, int32_t *first, bool *moved)
         wf_transfer *t = &run->message[i];
         if (t->done)
             continue;
-        WF_TRY(run->on.link->test(run->on.link->own, t));
+        WF_TRY(run->link->test(run->link->own, t));
         if (!t->done) {
             unfinished++;
             continue;
@@ -399,7 +399,7 @@ static bool flag_is_up(const wf_run *run, const wf_step *step)
     const int64_t value = value_of(run, step);
     if (step->to.operand >= 0)
         return atomic_load_explicit(flag_of(run, step), memory_order_acquire) == value;
-    int64_t *seen = run->on.seen && step->ring == 0 ? &run->on.seen[step->peer * WF_FLAGS + step->flag] : NULL;
+    int64_t *seen = run->seen && step->ring == 0 ? &run->seen[step->peer * WF_FLAGS + step->flag] : NULL;
     if (seen && *seen >= value)
         return true;
     const int64_t is = atomic_load_explicit(flag_of(run, step), memory_order_acquire);
@@ -454,8 +454,8 @@ static wf_status begin_fence(wf_run *run, int32_t i)
 /* Any of the ready steps. */
 static int32_t any(wf_run *run)
 {
-    run->on.shuffle = run->on.shuffle * 6364136223846793005u + 1442695040888963407u;
-    return run->head + (int32_t)((run->on.shuffle >> 33) % (uint64_t)(run->tail - run->head));
+    run->shuffle = run->shuffle * 6364136223846793005u + 1442695040888963407u;
+    return run->head + (int32_t)((run->shuffle >> 33) % (uint64_t)(run->tail - run->head));
 }
 
 /* In the ring, a piece that has begun goes before the next one: its data are in the caches, and others wait for its
@@ -472,7 +472,7 @@ static wf_status run_ready(wf_run *run, bool *moved)
 {
     const bool ring = run->schedule->ring_pieces > 0, flags = ring || run->schedule->rings > 0;
     for (int32_t local = 0; run->head < run->tail;) {
-        const int32_t pick = run->on.shuffle ? any(run) : ring || run->schedule->in_order ? oldest(run) : run->head;
+        const int32_t pick = run->shuffle ? any(run) : ring || run->schedule->in_order ? oldest(run) : run->head;
         const int32_t i = run->ready[pick];
         run->ready[pick] = run->ready[run->head];
         run->ready[run->head] = i;
@@ -491,7 +491,7 @@ static wf_status run_ready(wf_run *run, bool *moved)
             WF_TRY(begin_fence(run, i));
         } else {
             /* The caller computes between calls and must not wait long for one. */
-            if (run->on.steps_at_once > 0 && local++ == run->on.steps_at_once)
+            if (run->steps_at_once > 0 && local++ == run->steps_at_once)
                 return WF_OK;
             run->head++;
             WF_TRY(local_step(run, step));
@@ -513,7 +513,7 @@ static wf_status advance_in_line(wf_run *run, bool *moved)
         if (step->kind == WF_STEP_AWAIT && !flag_is_up(run, step))
             return WF_OK;
         if (step->kind != WF_STEP_AWAIT) {
-            if (run->on.steps_at_once > 0 && local++ == run->on.steps_at_once)
+            if (run->steps_at_once > 0 && local++ == run->steps_at_once)
                 return WF_OK;
             WF_TRY(local_step(run, step));
         }
@@ -532,7 +532,7 @@ wf_status wf_run_advance(wf_run *run, bool *moved)
         look_at_flags(run, moved);
     if (run->fences > 0)
         WF_TRY(look_at_fences(run, moved));
-    return run->head < run->tail && run->on.steps_at_once == 0 ? run_ready(run, moved) : WF_OK;
+    return run->head < run->tail && run->steps_at_once == 0 ? run_ready(run, moved) : WF_OK;
 }
 
 int wf_run_awaited(const wf_run *run)
@@ -554,7 +554,7 @@ int wf_run_awaited(const wf_run *run)
 /* A receive that has begun to arrive cannot be called back, but is usually over soon. */
 bool wf_run_cancel(wf_run *run)
 {
-    const wf_link *link = run->on.link;
+    const wf_link *link = run->link;
     const int64_t end = wf_now_ns() + CANCEL_NS;
     bool left = false;
     /* The device may still read or write memory of steps that have begun. */

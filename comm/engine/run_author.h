@@ -17,28 +17,27 @@ typedef atomic_int_least64_t wf_ring_flag;
 /* Runs a native step on the memory x and y. */
 typedef wf_status (*wf_native_step)(void *own, const wf_native_part *part, const void *x, void *y);
 
-/* What a schedule runs on; must live as long as the run is in progress. */
-typedef struct wf_binding {
+/* What it runs on is the owner's, who fills it in before the begin: NULL or 0 until then, and borrowed until the end.
+ */
+typedef struct wf_run {
+    wf_ctx *ctx;
+    const wf_schedule *schedule;
+
     const wf_link *link;
     const int32_t *world_rank; /* of each rank: the world's number, for messages; NULL: its own */
+    void **data;               /* of each operand; the run has room for them */
     int tag;                   /* of its messages, and in the flags of slots */
-    void *const *data;         /* of each operand */
     char *const *flags;        /* of each rank of this node, by rank: flag f is at f * WF_FLAG_LINE; NULL: no ring */
     int64_t ring_pieces;       /* of the ring, by earlier schedules */
     char *const *pair_flags;   /* by rank too: the flags of pairs, from WF_FLAGS on */
     const int64_t *pieces;     /* of the rings of pairs, by earlier schedules, by number; NULL: none */
     int64_t *seen;         /* of flag f of rank r, at r * WF_FLAGS + f: its value when last looked at; NULL: unknown */
-    bool in_line;          /* the owner waits: steps may run one by one, where the schedule allows it */
     wf_native_step launch; /* runs native steps; NULL: messages of a group go by the link */
     void *launch_own;
     uint64_t shuffle;      /* simulation: a seed by which ready steps run in any order; 0: in order */
     int32_t steps_at_once; /* simulation: local steps in one advance; 0: all */
-} wf_binding;
 
-typedef struct wf_run {
-    wf_ctx *ctx;
-    const wf_schedule *schedule;
-    wf_binding on;
+    /* How far it is. */
     int32_t *left;  /* of each step: what it still waits for */
     int32_t *ready; /* steps that wait for nothing, [head, tail) */
     int32_t head, tail;
@@ -57,12 +56,13 @@ typedef struct wf_run {
     int32_t done;
 } wf_run;
 
-/* Room for a run of this schedule; both are borrowed. */
+/* A run of this schedule; both are borrowed. */
 wf_run *wf_run_new(wf_ctx *ctx, const wf_schedule *schedule);
 void wf_run_free(wf_run *run);
 
-/* Begins, or begins again. Nothing moves before the first advance. */
-void wf_run_begin(wf_run *run, wf_binding binding);
+/* Begins, or begins again. Nothing moves before the first advance. in_line: the owner waits until it is done, so steps
+ * may run one by one, where the schedule allows it. */
+void wf_run_begin(wf_run *run, bool in_line);
 /* The owner waits from now on: steps run that were left to that. */
 void wf_run_wait(wf_run *run);
 /* Does what can be done without waiting; *moved becomes true where something was. Of a run that is done: nothing. An

@@ -3,7 +3,7 @@
 
 static void *data_at(const wf_run *run, wf_address address)
 {
-    char *data = address.operand < 0 ? NULL : run->on.data[address.operand];
+    char *data = address.operand < 0 ? NULL : run->data[address.operand];
     return data ? data + address.at : NULL;
 }
 
@@ -11,10 +11,9 @@ static void *data_at(const wf_run *run, wf_address address)
  * not matter to them. */
 wf_status wf_run_native(const wf_run *run, const wf_step *step)
 {
-    const wf_binding *on = &run->on;
     const wf_native_part *part = &run->schedule->launch[step->list];
-    WF_CHECK(on->launch || part->kind > WF_NATIVE_COPY, WF_ERR_STATE, "a native step runs without a native transport");
-    return on->launch ? on->launch(on->launch_own, part, data_at(run, step->from), data_at(run, step->to)) : WF_OK;
+    WF_CHECK(run->launch || part->kind > WF_NATIVE_COPY, WF_ERR_STATE, "a native step runs without a native transport");
+    return run->launch ? run->launch(run->launch_own, part, data_at(run, step->from), data_at(run, step->to)) : WF_OK;
 }
 
 wf_status wf_run_native_message(const wf_run *run, const wf_step *step)
@@ -24,5 +23,5 @@ wf_status wf_run_native_message(const wf_run *run, const wf_step *step)
                                  .count = (int64_t)step->bytes,
                                  .dtype = WF_U8,
                                  .peer = step->peer};
-    return run->on.launch(run->on.launch_own, &part, data_at(run, step->from), data_at(run, step->to));
+    return run->launch(run->launch_own, &part, data_at(run, step->from), data_at(run, step->to));
 }

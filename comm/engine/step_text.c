@@ -146,6 +146,6 @@ const char *wf_run_text(const wf_run *run, char text[WF_FAILURE_TEXT])
     if (step < 0)
         strcpy(text, "nothing");
     else
-        wf_step_text(run->schedule, step, run->on.world_rank, text);
+        wf_step_text(run->schedule, step, run->world_rank, text);
     return text;
 }

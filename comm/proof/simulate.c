@@ -268,13 +268,13 @@ static wf_status begin(world *w, rank *r)
     if (!r->run)
         return wf_error_code();
     /* One step at a time and in shuffled order: more orders of steps are met than on a machine. */
-    wf_run_begin(r->run, (wf_binding){.link = &r->link,
-                                      .data = r->data,
-                                      .flags = w->flag_of,
-                                      .pair_flags = w->flag_of + w->ranks,
-                                      .in_line = w->s->in_line,
-                                      .shuffle = random_of(w) | 1,
-                                      .steps_at_once = 1});
+    r->run->link = &r->link;
+    r->run->data = r->data;
+    r->run->flags = w->flag_of;
+    r->run->pair_flags = w->flag_of + w->ranks;
+    r->run->shuffle = random_of(w) | 1;
+    r->run->steps_at_once = 1;
+    wf_run_begin(r->run, w->s->in_line);
     return WF_OK;
 }
 

@@ -64,12 +64,15 @@ static wf_schedule *receiver(bool sends)
 static wf_status end_among(const int32_t *world_rank, fate f)
 {
     char memory[BYTES] = {0};
-    void *const data[] = {memory};
+    void *data[] = {memory};
     const wf_link link = link_of(&f);
     bool moved = false;
     wf_schedule *s = receiver(false);
     wf_run *run = wf_run_new(ctx, s);
-    wf_run_begin(run, (wf_binding){.link = &link, .data = data, .world_rank = world_rank});
+    run->link = &link;
+    run->data = data;
+    run->world_rank = world_rank;
+    wf_run_begin(run, false);
     const wf_status status = wf_run_advance(run, &moved);
     wf_run_free(run);
     wf_schedule_free(s);
@@ -115,7 +118,9 @@ static void unfinished_memory(void)
     wf_schedule *s = receiver(false);
     wf_run *run = wf_run_new(ctx, s);
     WF_EXPECT_OK(wf_pool_take(ctx, BYTES, &data[0]));
-    wf_run_begin(run, (wf_binding){.link = &link, .data = data});
+    run->link = &link;
+    run->data = data;
+    wf_run_begin(run, false);
     WF_EXPECT_OK(wf_run_advance(run, &moved));
     WF_EXPECT(!wf_run_done(run), "a receive ends by itself");
     WF_EXPECT(!wf_run_cancel(run), "a message that cannot be called back is said to be over");
@@ -131,13 +136,15 @@ static void unfinished_memory(void)
 static void awaited(void)
 {
     char memory[2][BYTES] = {{0}};
-    void *const data[] = {memory[0], memory[1]};
+    void *data[] = {memory[0], memory[1]};
     fate never = {0};
     const wf_link link = link_of(&never);
     bool moved = false;
     wf_schedule *s = receiver(true);
     wf_run *run = wf_run_new(ctx, s);
-    wf_run_begin(run, (wf_binding){.link = &link, .data = data});
+    run->link = &link;
+    run->data = data;
+    wf_run_begin(run, false);
     WF_EXPECT_OK(wf_run_advance(run, &moved));
     WF_EXPECT(wf_run_awaited(run) == 2, "rank %d is awaited, not 2", wf_run_awaited(run));
     (void)wf_run_cancel(run);
@@ -163,7 +170,8 @@ static void steps_at_once(void)
         wf_add_call(b, (wf_step_call){.run = count_call}, WF_NOWHERE, WF_NOWHERE, 0);
     WF_EXPECT_OK(wf_builder_end(b, &s));
     wf_run *run = wf_run_new(ctx, s);
-    wf_run_begin(run, (wf_binding){.steps_at_once = 2});
+    run->steps_at_once = 2;
+    wf_run_begin(run, false);
     for (int advances = 1; advances <= 3; advances++) {
         WF_EXPECT_OK(wf_run_advance(run, &moved));
         WF_EXPECT(calls == (advances < 3 ? 2 * advances : 5), "%d steps after %d advances", calls, advances);
@@ -201,7 +209,9 @@ static void in_line(void)
         bool moved = false;
         calls = 0;
         atomic_store(raised, 0);
-        wf_run_begin(run, (wf_binding){.flags = flag_of, .seen = seen, .in_line = line});
+        run->flags = flag_of;
+        run->seen = seen;
+        wf_run_begin(run, line);
         WF_EXPECT_OK(wf_run_advance(run, &moved));
         WF_EXPECT(calls == !line && !wf_run_done(run), "%d calls before the flag is raised", calls);
         WF_EXPECT(wf_run_awaited(run) == 2, "rank %d is awaited, not 2", wf_run_awaited(run));
@@ -213,7 +223,9 @@ static void in_line(void)
     }
     seen[2 * WF_FLAGS] = 1;
     atomic_store(raised, 0);
-    wf_run_begin(run, (wf_binding){.flags = flag_of, .seen = seen, .in_line = true});
+    run->flags = flag_of;
+    run->seen = seen;
+    wf_run_begin(run, true);
     WF_EXPECT_OK(wf_run_advance(run, &(bool){false}));
     WF_EXPECT(wf_run_done(run), "a flag that was seen is looked at again");
     wf_run_free(run);
@@ -228,7 +240,7 @@ static void slot_of_another_call(void)
     static const int32_t node[RANKS];
     static const int64_t others[] = {0, (int64_t)5 << 32 | TAG, (int64_t)7 << 32 | TAG, (int64_t)6 << 32 | (TAG + 1)};
     _Alignas(64) int64_t slot[8] = {0};
-    void *const data[] = {&slot[1]};
+    void *data[] = {&slot[1]};
     wf_agreed near;
     wf_schedule *s;
     WF_EXPECT_OK(wf_agreed_make(ctx, RANKS, node, &near));
@@ -239,7 +251,10 @@ static void slot_of_another_call(void)
     wf_run *run = wf_run_new(ctx, s);
     for (int line = 0; line < 2; line++) {
         bool moved = false;
-        wf_run_begin(run, (wf_binding){.data = data, .ring_pieces = 5, .tag = TAG, .in_line = line});
+        run->data = data;
+        run->ring_pieces = 5;
+        run->tag = TAG;
+        wf_run_begin(run, line);
         for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
             slot[0] = others[i];
             WF_EXPECT_OK(wf_run_advance(run, &moved));

@@ -129,14 +129,15 @@ static wf_status run_schedule(view *v, void *data, wf_builder *b)
     }
     wf_run *run = wf_run_new(v->shared.ctx, s);
     wf_status status = run ? WF_OK : wf_error_code();
-    if (run)
+    if (run) {
+        run->link = &no_link;
+        run->data = memory;
+        run->flags = v->ring.flags;
+        run->ring_pieces = v->ring.pieces;
+        run->seen = v->ring.seen;
         /* In turn as a rank that waits runs it, and as one that computes meanwhile. */
-        wf_run_begin(run, (wf_binding){.link = &no_link,
-                                       .data = memory,
-                                       .flags = v->ring.flags,
-                                       .ring_pieces = v->ring.pieces,
-                                       .seen = v->ring.seen,
-                                       .in_line = v->ring.pieces % 2 == v->comm.rank % 2});
+        wf_run_begin(run, v->ring.pieces % 2 == v->comm.rank % 2);
+    }
     while (status == WF_OK && !wf_run_done(run)) {
         bool moved = false;
         status = wf_run_advance(run, &moved);
