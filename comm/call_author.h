@@ -65,9 +65,8 @@ typedef struct wf_call {
     wf_tensor *y;
     const void *in;
     void *out;
-    bool device;               /* vectors are in device memory; else in the host's */
-    bool same;                 /* WF_CALL_LISTS: one tensor goes to all ranks */
-    struct wf_call_item *item; /* WF_CALL_LISTS and WF_CALL_REDUCE_SCATTER of tensors: by rank, what passes there */
+    bool device; /* vectors are in device memory; else in the host's */
+    bool same;   /* WF_CALL_LISTS: one tensor goes to all ranks */
 } wf_call;
 
 #endif

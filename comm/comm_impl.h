@@ -43,7 +43,7 @@ typedef struct wf_comm_shared {
 /* The elements of a tensor on their way: dense in the default order of the rank, in memory that the transport takes. */
 typedef struct wf_buffer {
     wf_comm *comm;
-    const wf_tensor *tensor; /* NULL: a vector in device memory, or nothing */
+    const wf_tensor *tensor; /* NULL: a vector in device memory, bytes of the host, or nothing */
     void *origin;            /* where the elements are, of the tensor or the vector */
     void *data;
     size_t bytes;
@@ -77,9 +77,9 @@ typedef struct wf_call_state {
     int tag;              /* of its messages */
     bool entered;         /* a collective was entered and is not over */
     bool parting;         /* a part is made, which some ranks do by themselves between two collectives */
-    /* Lists, whose memory is made once (comm/collective/lists.c): by rank, what passes between this rank and that, and
-     * the same in the form that the engine takes (WF_CALL_LISTS), then the frames in the engine's order. */
-    struct wf_call_item *item;
+    /* Lists, whose memory is made once (comm/collective/lists.c): by rank, what goes there and what comes from there,
+     * and the same in the form that the engine takes (WF_CALL_LISTS), then the frames in the engine's order. */
+    wf_buffer *outgoing, *incoming;
     int64_t *part;
     const void **in;
     void **out;

@@ -54,7 +54,8 @@ static wf_status check_scatter(const wf_comm *comm, const void *const *x, const 
 
 static wf_call describe_parts(wf_comm *comm, const char *name, int root)
 {
-    return (wf_call){.operation = WF_CALL_LISTS, .name = name, .root = root, .item = wf_lists_begin(comm)};
+    wf_lists_begin(comm);
+    return (wf_call){.operation = WF_CALL_LISTS, .name = name, .root = root};
 }
 
 wf_status wf_scatter_bytes(wf_comm *comm, const void *const *x, const size_t *bytes, void *y, size_t y_bytes, int root)

@@ -21,20 +21,11 @@ void wf_buffer_free(wf_buffer *buffer);
 
 /* --- lists.c --- */
 
-/* What goes to and comes from one rank in a call on lists. */
-typedef struct wf_call_item {
-    const wf_comm *comm;
-    int rank;
-    const wf_tensor *out;
-    wf_tensor *in;
-    size_t bytes; /* of metadata that comes: what the frame must say */
-    wf_buffer buffer_out, buffer_in;
-} wf_call_item;
-
-/* Returns true if a tensor of the item moves natively. */
-static inline bool wf_item_stays(const wf_call_item *item, const wf_tensor *x)
+/* Returns true if the tensor of a list, which goes to a rank or comes from it, moves natively. */
+static inline bool wf_lists_stay(const wf_buffer *buffer, int rank)
 {
-    return x && item->rank != item->comm->rank && wf_tensor_bytes(x) >= item->comm->call.stays;
+    const wf_comm *comm = buffer->comm;
+    return buffer->tensor && rank != comm->rank && wf_tensor_bytes(buffer->tensor) >= comm->call.stays;
 }
 
 /* What travels ahead of a tensor. */
@@ -43,15 +34,15 @@ wf_frame wf_frame_of(const wf_tensor *x);
 /* Makes the memory of these calls, which one of them has at a time, for a communicator whose size is known. */
 wf_status wf_lists_open(wf_comm *comm) WF_NODISCARD;
 void wf_lists_close(wf_comm *comm);
-/* Returns empty items, by rank, for the caller to fill; they are valid until the next call on lists begins. */
-wf_call_item *wf_lists_begin(wf_comm *comm);
-/* Moves the items of an entered call: lists of tensors, or of bytes in the host's memory, or a reduction of tensors;
- * on_device: as wf_call_stays says of the call. */
+/* Empties the lists comm->call.outgoing and incoming, for the caller to fill with tensors. */
+void wf_lists_begin(wf_comm *comm);
+/* Moves the lists of an entered call: tensors, or bytes in the host's memory, or a reduction of tensors; on_device: as
+ * wf_call_stays says of the call. */
 wf_status wf_lists_run(wf_comm *comm, const wf_call *call, bool on_device) WF_NODISCARD;
-/* Sends item.out to and receives item.in from every rank that has one; for this rank itself copies. The sender's type
- * and shape come first and must be those of item.in. */
+/* Sends to and receives from every rank that has a tensor in the lists; for this rank itself copies. The sender's type
+ * and shape come first and must be those of the tensor that receives. */
 wf_status wf_lists_exchange(wf_comm *comm) WF_NODISCARD;
-/* Fills an item with metadata, for wf_lists_run: `out` bytes of x go to the rank, and `in` come to y; -1: none. */
+/* Fills the lists with bytes, for wf_lists_run: `out` of x go to the rank, and `in` come to y; -1: none. */
 void wf_lists_set_bytes(wf_comm *comm, int rank, const void *x, int64_t out, void *y, int64_t in);
 /* Begins to send a frame and `bytes` behind it to one rank. */
 wf_status wf_lists_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
@@ -80,15 +71,15 @@ wf_status wf_native_follow(const wf_comm *comm, wf_comm *part) WF_NODISCARD;
 /* Connects them, unless they are connected, or fails with what prevents it. Collective. */
 wf_status wf_comm_connect_native(wf_comm *comm) WF_NODISCARD;
 
-/* --- native.c: items by the native transport --- */
+/* --- native.c: lists by the native transport --- */
 
 /* wf_call_state.stays of a message between two ranks. */
 size_t wf_native_least(const wf_comm *comm);
-/* Moves the data of the items as one native call. An all-gather sends the data of each rank to all. */
-wf_status wf_native_move_items(wf_comm *comm) WF_NODISCARD;
-wf_status wf_native_gather_items(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
-/* The reduction of all ranks' buffer_out of each item on the rank of the item, in the buffer_in of its own. */
-wf_status wf_native_reduce_items(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
+/* Moves the data of the lists as one native call. An all-gather sends the data of each rank to all. */
+wf_status wf_native_move_lists(wf_comm *comm) WF_NODISCARD;
+wf_status wf_native_gather_lists(wf_comm *comm, const wf_buffer *own) WF_NODISCARD;
+/* Reduces what all ranks have for each rank, into what comes from the rank itself. */
+wf_status wf_native_reduce_lists(wf_comm *comm, wf_dtype dtype, wf_reduce_op op) WF_NODISCARD;
 /* Sends a buffer to a rank, receives it from there, or broadcasts that of the rank to all, in the order of such calls.
  */
 wf_status wf_native_pass(wf_comm *comm, wf_native_kind kind, const wf_buffer *buffer, int peer) WF_NODISCARD;

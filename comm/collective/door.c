@@ -70,7 +70,7 @@ static wf_status open_buffers(wf_comm *comm, const wf_call *call, bool on_device
 static wf_status move_memory(wf_comm *comm, const wf_call *call, bool on_device, const call_buffers *b)
 {
     const bool reduces = call->operation == WF_CALL_REDUCE || call->operation == WF_CALL_ALLREDUCE;
-    if (call->item)
+    if (call->operation == WF_CALL_LISTS || call->operation == WF_CALL_REDUCE_SCATTER)
         return wf_lists_run(comm, call, on_device);
     /* A reduction of tensors opens the memory that it goes through; numbers use it once it is open, so that a
      * communicator on which ranks only agree takes none. */

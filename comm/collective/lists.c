@@ -1,6 +1,6 @@
-/* Calls on lists: what goes to and comes from each rank is an item of the call. Types and shapes travel ahead of the
- * data in one schedule of the engine (WF_CALL_LISTS). What goes natively follows once they have come. The lists are
- * memory of the communicator (comm->call), which one call has at a time. */
+/* Calls on lists: what goes to each rank and what comes from it. Types and shapes travel ahead of the data in one
+ * schedule of the engine (WF_CALL_LISTS). What goes natively follows once they have come. The lists are memory of the
+ * communicator (comm->call), which one call has at a time. */
 #include "comm/collective/collective_impl.h"
 
 #include <stdlib.h>
@@ -12,36 +12,31 @@ wf_status wf_lists_open(wf_comm *comm)
 {
     const size_t size = (size_t)comm->size;
     wf_call_state *c = &comm->call;
-    c->item = wf_calloc(comm->shared->ctx, size, sizeof *c->item);
-    comm->call.part =
-        wf_calloc(comm->shared->ctx, 2 * size + 2 * (size + 1) + 2 * size * sizeof(wf_frame) / sizeof(int64_t),
-                  sizeof *comm->call.part);
-    if (!c->item || !comm->call.part)
+    c->outgoing = wf_calloc(comm->shared->ctx, 2 * size, sizeof *c->outgoing);
+    c->part = wf_calloc(comm->shared->ctx, 2 * size + 2 * (size + 1) + 2 * size * sizeof(wf_frame) / sizeof(int64_t),
+                        sizeof *c->part);
+    if (!c->outgoing || !c->part)
         return wf_error_code();
+    c->incoming = c->outgoing + size;
     /* One block for all lists: they are made once per communicator and are as long as it has ranks. */
-    comm->call.in = (const void **)(void *)(comm->call.part + 2 * size);
-    comm->call.out = (void **)(void *)(comm->call.in + size + 1);
-    comm->call.frame_out = (wf_frame *)(void *)(comm->call.out + size + 1);
-    comm->call.frame_in = comm->call.frame_out + size;
+    c->in = (const void **)(void *)(c->part + 2 * size);
+    c->out = (void **)(void *)(c->in + size + 1);
+    c->frame_out = (wf_frame *)(void *)(c->out + size + 1);
+    c->frame_in = c->frame_out + size;
     return WF_OK;
 }
 
 void wf_lists_close(wf_comm *comm)
 {
-    wf_comm_release(comm, comm->call.item);
+    wf_comm_release(comm, comm->call.outgoing);
     wf_comm_release(comm, comm->call.part);
 }
 
-wf_call_item *wf_lists_begin(wf_comm *comm)
+void wf_lists_begin(wf_comm *comm)
 {
-    wf_call_state *c = &comm->call;
-    memset(c->item, 0, (size_t)comm->size * sizeof *c->item);
-    for (int r = 0; r < comm->size; r++) {
-        c->item[r].comm = comm;
-        c->item[r].rank = r;
-    }
+    for (int i = 0; i < 2 * comm->size; i++)
+        comm->call.outgoing[i] = (wf_buffer){.comm = comm};
     comm->call.stays = SIZE_MAX;
-    return c->item;
 }
 
 /* --- frames ------------------------------------------------------------------------------------------------------- */
@@ -73,20 +68,26 @@ static wf_status check_frame(const wf_comm *comm, const wf_frame *frame, const w
     return WF_OK;
 }
 
-/* Steps of the schedule: `own` is the item that expects the frame. */
+/* The rank that a buffer of incoming is of. */
+static int sender_of(const wf_buffer *incoming)
+{
+    return (int)(incoming - incoming->comm->call.incoming);
+}
+
+/* Steps of the schedule: `own` is the buffer that expects the frame. */
 static wf_status check_tensor(void *own, const void *frame, size_t bytes, void *to, size_t to_bytes)
 {
-    const wf_call_item *item = own;
-    return check_frame(item->comm, frame, item->in, item->rank);
+    const wf_buffer *expected = own;
+    return check_frame(expected->comm, frame, expected->tensor, sender_of(expected));
 }
 
 /* Zero bytes send no message whose size the transport would compare, so the frame carries the size. */
 static wf_status check_bytes(void *own, const void *frame, size_t bytes, void *to, size_t to_bytes)
 {
-    const wf_call_item *item = own;
+    const wf_buffer *expected = own;
     const int64_t sent = ((const wf_frame *)frame)->dim[0];
-    WF_CHECK(sent == (int64_t)item->bytes, WF_ERR_COMM, "rank %s sent %lld bytes where %zu are expected",
-             WF_RANK(item->comm, item->rank), (long long)sent, item->bytes);
+    WF_CHECK(sent == (int64_t)expected->bytes, WF_ERR_COMM, "rank %s sent %lld bytes where %zu are expected",
+             WF_RANK(expected->comm, sender_of(expected)), (long long)sent, expected->bytes);
     return WF_OK;
 }
 
@@ -95,21 +96,21 @@ static wf_status check_bytes(void *own, const void *frame, size_t bytes, void *t
 /* One tensor that goes to many ranks is packed once. */
 static wf_status read_once(wf_comm *comm, int rank)
 {
-    wf_call_item *item = &comm->call.item[rank];
+    wf_buffer *out = comm->call.outgoing, *own = &out[rank];
     for (int r = 0; r < rank; r++) {
-        if (r == comm->rank || comm->call.item[r].out != item->out)
+        if (r == comm->rank || out[r].tensor != own->tensor)
             continue;
-        item->buffer_out = comm->call.item[r].buffer_out;
-        item->buffer_out.packed = item->buffer_out.staged = NULL;
+        *own = out[r];
+        own->packed = own->staged = NULL;
         return WF_OK;
     }
-    return wf_buffer_read(comm, item->out, wf_item_stays(item, item->out), &item->buffer_out);
+    return wf_buffer_read(comm, own->tensor, wf_lists_stay(own, rank), own);
 }
 
 static wf_status read_buffers(wf_comm *comm)
 {
     for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank && comm->call.item[r].out)
+        if (r != comm->rank && comm->call.outgoing[r].tensor)
             WF_TRY(read_once(comm, r));
     return WF_OK;
 }
@@ -118,19 +119,17 @@ static wf_status prepare_buffers(wf_comm *comm)
 {
     WF_TRY(read_buffers(comm));
     for (int r = 0; r < comm->size; r++) {
-        wf_call_item *item = &comm->call.item[r];
-        if (r != comm->rank && item->in)
-            WF_TRY(wf_buffer_room(comm, item->in, wf_item_stays(item, item->in), &item->buffer_in));
+        wf_buffer *in = &comm->call.incoming[r];
+        if (r != comm->rank && in->tensor)
+            WF_TRY(wf_buffer_room(comm, in->tensor, wf_lists_stay(in, r), in));
     }
     return WF_OK;
 }
 
 static void free_buffers(const wf_comm *comm)
 {
-    for (int r = 0; r < comm->size; r++) {
-        wf_buffer_free(&comm->call.item[r].buffer_out);
-        wf_buffer_free(&comm->call.item[r].buffer_in);
-    }
+    for (int i = 0; i < 2 * comm->size; i++)
+        wf_buffer_free(&comm->call.outgoing[i]);
 }
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
@@ -139,8 +138,8 @@ static void free_buffers(const wf_comm *comm)
 static wf_status run_lists(wf_comm *comm, wf_call *call, int tag)
 {
     call->part = comm->call.part;
-    call->expected = comm->call.item;
-    call->expected_bytes = sizeof *comm->call.item;
+    call->expected = comm->call.incoming;
+    call->expected_bytes = sizeof *comm->call.incoming;
     comm->call.in[comm->size] = comm->call.frame_out;
     comm->call.out[comm->size] = comm->call.frame_in;
     return wf_engine_run_lists(comm, call, tag, comm->call.in, comm->call.out);
@@ -150,19 +149,19 @@ static void list_frames(const wf_comm *comm)
 {
     wf_frame *frame = comm->call.frame_out;
     for (int step = 1; step < comm->size; step++) {
-        const wf_call_item *item = &comm->call.item[(comm->rank + step) % comm->size];
+        const wf_buffer *out = &comm->call.outgoing[(comm->rank + step) % comm->size];
         /* Frames lie in the order in which the engine's schedule sends. */
-        if (item->out)
-            *frame++ = wf_frame_of(item->out);
+        if (out->tensor)
+            *frame++ = wf_frame_of(out->tensor);
     }
 }
 
 /* What goes behind the frame of a tensor, if it has one. */
-static int64_t data_bytes(const wf_call_item *item, const wf_tensor *x, const wf_buffer *buffer, bool data)
+static int64_t data_bytes(const wf_buffer *buffer, int rank, bool data)
 {
-    if (!x || item->rank == item->comm->rank)
+    if (!buffer->tensor || rank == buffer->comm->rank)
         return -1;
-    return data && !wf_item_stays(item, x) ? (int64_t)buffer->bytes : 0;
+    return data && !wf_lists_stay(buffer, rank) ? (int64_t)buffer->bytes : 0;
 }
 
 /* Types and shapes of everything; data of what does not go natively. */
@@ -170,11 +169,10 @@ static wf_status move_lists(wf_comm *comm, bool data)
 {
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8, .check = check_tensor};
     for (int r = 0; r < comm->size; r++) {
-        const wf_call_item *item = &comm->call.item[r];
-        comm->call.part[r] = data_bytes(item, item->out, &item->buffer_out, data);
-        comm->call.part[comm->size + r] = data_bytes(item, item->in, &item->buffer_in, data);
-        comm->call.in[r] = item->buffer_out.data;
-        comm->call.out[r] = item->buffer_in.data;
+        comm->call.part[r] = data_bytes(&comm->call.outgoing[r], r, data);
+        comm->call.part[comm->size + r] = data_bytes(&comm->call.incoming[r], r, data);
+        comm->call.in[r] = comm->call.outgoing[r].data;
+        comm->call.out[r] = comm->call.incoming[r].data;
     }
     list_frames(comm);
     return run_lists(comm, &call, comm->call.tag);
@@ -186,9 +184,8 @@ static wf_status meet(wf_comm *comm)
 {
     wf_call call = {.operation = WF_CALL_LISTS, .dtype = WF_U8};
     for (int r = 0; r < comm->size; r++) {
-        const wf_call_item *item = &comm->call.item[r];
-        comm->call.part[r] = wf_item_stays(item, item->in) ? 0 : -1;
-        comm->call.part[comm->size + r] = wf_item_stays(item, item->out) ? 0 : -1;
+        comm->call.part[r] = wf_lists_stay(&comm->call.incoming[r], r) ? 0 : -1;
+        comm->call.part[comm->size + r] = wf_lists_stay(&comm->call.outgoing[r], r) ? 0 : -1;
     }
     return run_lists(comm, &call, WF_TAGS + comm->tags);
 }
@@ -198,15 +195,13 @@ static wf_status meet(wf_comm *comm)
 static wf_status post_native(wf_comm *comm)
 {
     bool any = false;
-    for (int r = 0; r < comm->size; r++) {
-        const wf_call_item *item = &comm->call.item[r];
-        any = any || wf_item_stays(item, item->in) || wf_item_stays(item, item->out);
-    }
+    for (int r = 0; r < comm->size; r++)
+        any = any || wf_lists_stay(&comm->call.incoming[r], r) || wf_lists_stay(&comm->call.outgoing[r], r);
     if (!any)
         return WF_OK;
     if (comm->call.stays > 0)
         WF_TRY(meet(comm));
-    return wf_native_move_items(comm);
+    return wf_native_move_lists(comm);
 }
 
 wf_status wf_lists_post(wf_comm *comm, const wf_frame *frame, const void *data, size_t bytes, int to,
@@ -224,10 +219,10 @@ static wf_status reduce_parts(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
     wf_call call = {.operation = WF_CALL_REDUCE_SCATTER, .dtype = dtype, .op = op, .check = check_tensor};
     for (int r = 0; r < comm->size; r++) {
-        comm->call.part[r] = wf_tensor_count(comm->call.item[r].out);
-        comm->call.in[r] = comm->call.item[r].buffer_out.data;
+        comm->call.part[r] = wf_tensor_count(comm->call.outgoing[r].tensor);
+        comm->call.in[r] = comm->call.outgoing[r].data;
     }
-    comm->call.out[0] = comm->call.item[comm->rank].buffer_in.data;
+    comm->call.out[0] = comm->call.incoming[comm->rank].data;
     list_frames(comm);
     return run_lists(comm, &call, comm->call.tag);
 }
@@ -239,7 +234,7 @@ void wf_lists_set_bytes(wf_comm *comm, int rank, const void *x, int64_t out, voi
     comm->call.part[comm->size + rank] = other ? in : -1;
     comm->call.in[rank] = x;
     comm->call.out[rank] = y;
-    comm->call.item[rank].bytes = (size_t)in;
+    comm->call.incoming[rank].bytes = (size_t)in;
     /* A rank sends itself no message. */
     if (!other && out > 0 && in == out)
         memcpy(y, x, (size_t)out);
@@ -292,17 +287,18 @@ wf_status wf_lists_look_new(wf_comm *comm, int from, wf_tensor **y)
 
 wf_status wf_lists_take(wf_comm *comm, wf_tensor *y, int from, size_t stays)
 {
-    wf_call_item *item = &wf_lists_begin(comm)[from];
+    wf_buffer *in = &comm->call.incoming[from];
     wf_status status;
+    wf_lists_begin(comm);
     comm->call.stays = stays;
-    item->in = y;
-    const bool on_device = wf_item_stays(item, y);
-    WF_TRY_OUT(wf_buffer_room(comm, y, on_device, &item->buffer_in));
+    in->tensor = y;
+    const bool on_device = wf_lists_stay(in, from);
+    WF_TRY_OUT(wf_buffer_room(comm, y, on_device, in));
     if (on_device)
         WF_TRY_OUT(post_native(comm));
     else
-        WF_TRY_OUT(wf_coll_receive(comm, item->buffer_in.data, item->buffer_in.bytes, from));
-    WF_TRY_OUT(wf_buffer_store(&item->buffer_in));
+        WF_TRY_OUT(wf_coll_receive(comm, in->data, in->bytes, from));
+    WF_TRY_OUT(wf_buffer_store(in));
 out:
     free_buffers(comm);
     return status;
@@ -310,20 +306,20 @@ out:
 
 static wf_status copy_own(const wf_comm *comm)
 {
-    const wf_call_item *own = &comm->call.item[comm->rank];
-    if (!own->in || !own->out || own->in == own->out)
+    const wf_tensor *x = comm->call.outgoing[comm->rank].tensor, *y = comm->call.incoming[comm->rank].tensor;
+    if (!x || !y || x == y)
         return WF_OK;
-    const wf_frame frame = wf_frame_of(own->out);
-    WF_TRY(check_frame(comm, &frame, own->in, comm->rank));
-    return wf_tensor_assign(own->in, own->out);
+    const wf_frame frame = wf_frame_of(x);
+    WF_TRY(check_frame(comm, &frame, y, comm->rank));
+    return wf_tensor_assign((wf_tensor *)y, x);
 }
 
 static wf_status store_all(const wf_comm *comm)
 {
     WF_TRY(copy_own(comm));
     for (int r = 0; r < comm->size; r++)
-        if (r != comm->rank && comm->call.item[r].in)
-            WF_TRY(wf_buffer_store(&comm->call.item[r].buffer_in));
+        if (r != comm->rank && comm->call.incoming[r].tensor)
+            WF_TRY(wf_buffer_store(&comm->call.incoming[r]));
     return WF_OK;
 }
 
@@ -340,7 +336,7 @@ static wf_status allgather_natively(wf_comm *comm)
 {
     WF_TRY(prepare_buffers(comm));
     WF_TRY(move_lists(comm, false));
-    WF_TRY(wf_native_gather_items(comm, &comm->call.item[comm->rank == 0 ? 1 : 0].buffer_out)); /* x goes to all */
+    WF_TRY(wf_native_gather_lists(comm, &comm->call.outgoing[comm->rank == 0 ? 1 : 0])); /* x goes to all */
     return store_all(comm);
 }
 
@@ -349,17 +345,17 @@ static wf_status allgather_natively(wf_comm *comm)
 static wf_status reduce_natively(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
     WF_TRY(move_lists(comm, false));
-    return wf_native_reduce_items(comm, dtype, op);
+    return wf_native_reduce_lists(comm, dtype, op);
 }
 
 static wf_status reduce_scatter(wf_comm *comm, const wf_call *call, bool on_device)
 {
-    wf_call_item *mine = &comm->call.item[comm->rank];
+    wf_buffer *out = &comm->call.outgoing[comm->rank], *in = &comm->call.incoming[comm->rank];
     WF_TRY(read_buffers(comm));
-    WF_TRY(wf_buffer_read(comm, mine->out, on_device, &mine->buffer_out));
-    WF_TRY(wf_buffer_room(comm, mine->in, on_device, &mine->buffer_in));
+    WF_TRY(wf_buffer_read(comm, out->tensor, on_device, out));
+    WF_TRY(wf_buffer_room(comm, in->tensor, on_device, in));
     WF_TRY((on_device ? reduce_natively : reduce_parts)(comm, call->dtype, call->op));
-    return wf_buffer_store(&mine->buffer_in);
+    return wf_buffer_store(in);
 }
 
 wf_status wf_lists_exchange(wf_comm *comm)

@@ -1,5 +1,5 @@
-/* Items of calls on lists on their way by the native transport. Types and shapes have travelled ahead by messages, so
- * all ranks know that lengths are equal. */
+/* Calls on lists by the native transport. Types and shapes have travelled ahead by messages, so all ranks know that
+ * lengths are equal. */
 #include "comm/collective/collective_impl.h"
 
 /* A native connection knows no tags: it matches the messages of two ranks by their order. That is the order in which
@@ -25,41 +25,40 @@ wf_status wf_native_pass(wf_comm *comm, wf_native_kind kind, const wf_buffer *bu
     return wf_native_run(comm, &part, buffer->data, buffer->data);
 }
 
-wf_status wf_native_move_items(wf_comm *comm)
+wf_status wf_native_move_lists(wf_comm *comm)
 {
     WF_TRY(wf_native_begin(comm));
     for (int r = 0; r < comm->size; r++) {
-        const wf_call_item *item = &comm->call.item[r];
-        if (wf_item_stays(item, item->in))
-            WF_TRY(wf_native_pass(comm, WF_NATIVE_RECV, &item->buffer_in, r));
-        if (wf_item_stays(item, item->out))
-            WF_TRY(wf_native_pass(comm, WF_NATIVE_SEND, &item->buffer_out, r));
+        if (wf_lists_stay(&comm->call.incoming[r], r))
+            WF_TRY(wf_native_pass(comm, WF_NATIVE_RECV, &comm->call.incoming[r], r));
+        if (wf_lists_stay(&comm->call.outgoing[r], r))
+            WF_TRY(wf_native_pass(comm, WF_NATIVE_SEND, &comm->call.outgoing[r], r));
     }
     return wf_transport_native.end(comm, true);
 }
 
-wf_status wf_native_gather_items(wf_comm *comm, const wf_buffer *own)
+wf_status wf_native_gather_lists(wf_comm *comm, const wf_buffer *own)
 {
     WF_TRY(wf_native_begin(comm));
     for (int r = 0; r < comm->size; r++)
-        WF_TRY(wf_native_pass(comm, WF_NATIVE_BCAST, r == comm->rank ? own : &comm->call.item[r].buffer_in, r));
+        WF_TRY(wf_native_pass(comm, WF_NATIVE_BCAST, r == comm->rank ? own : &comm->call.incoming[r], r));
     return wf_transport_native.end(comm, true);
 }
 
 /* As shards of one vector. */
-wf_status wf_native_reduce_items(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
+wf_status wf_native_reduce_lists(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    const wf_call_item *item = comm->call.item, *own = &item[comm->rank];
+    const wf_buffer *out = comm->call.outgoing, *result = &comm->call.incoming[comm->rank];
     const size_t size = wf_dtype_size(dtype);
     int64_t *shard = comm->call.part;
     void *all;
     wf_status status;
     if (wf_agreed_alone(wf_engine_agreed(comm)))
-        return keep(comm, own->buffer_out.data, own->buffer_in.data, own->buffer_in.bytes);
+        return keep(comm, out[comm->rank].data, result->data, result->bytes);
     shard[0] = 0;
     for (int r = 0; r < comm->size; r++)
-        shard[r + 1] = shard[r] + wf_tensor_count(item[r].out);
+        shard[r + 1] = shard[r] + wf_tensor_count(out[r].tensor);
     const size_t bytes = (size_t)shard[comm->size] * size;
     const wf_call call = {.operation = WF_CALL_SUM_SHARDS,
                           .op = op,
@@ -71,11 +70,10 @@ wf_status wf_native_reduce_items(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
         return WF_OK;
     WF_TRY(wf_pool_take(ctx, bytes, &all));
     for (int r = 0; r < comm->size; r++)
-        WF_TRY_OUT(
-            keep(comm, item[r].buffer_out.data, (char *)all + (size_t)shard[r] * size, item[r].buffer_out.bytes));
+        WF_TRY_OUT(keep(comm, out[r].data, (char *)all + (size_t)shard[r] * size, out[r].bytes));
     WF_TRY_OUT(wf_engine_run(comm, &call, NULL, all));
     const char *part = (char *)all + (size_t)shard[comm->rank] * size;
-    WF_TRY_OUT(keep(comm, part, own->buffer_in.data, own->buffer_in.bytes));
+    WF_TRY_OUT(keep(comm, part, result->data, result->bytes));
 out:
     wf_pool_give(ctx, all, bytes);
     return status;

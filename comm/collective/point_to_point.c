@@ -1,4 +1,4 @@
-/* Send and receive of tensors between two ranks, by the items of lists.c. A failure on one side ends the call on
+/* Send and receive of tensors between two ranks, by the lists of lists.c. A failure on one side ends the call on
  * the other, as in collectives. */
 #include "comm/collective/collective_impl.h"
 
@@ -11,12 +11,12 @@ static wf_status exchange_pair(wf_comm *comm, const char *operation, const wf_te
         WF_TRY(wf_guard_point(comm, operation, to, tag));
     if (y)
         WF_TRY(wf_guard_point(comm, operation, from, tag));
-    wf_call_item *item = wf_lists_begin(comm);
+    wf_lists_begin(comm);
     comm->call.stays = wf_native_least(comm);
     if (x)
-        item[to].out = x;
+        comm->call.outgoing[to].tensor = x;
     if (y)
-        item[from].in = y;
+        comm->call.incoming[from].tensor = y;
     return wf_lists_exchange(comm);
 }
 

@@ -1,5 +1,5 @@
 /* Collectives on lists of tensors, whose shapes may differ between ranks: gather, scatter, all-gather, all-to-all,
- * reduce-scatter. Each checks its arguments, fills the items of lists.c, and passes the call through the door. */
+ * reduce-scatter. Each checks its arguments, fills the lists of lists.c, and passes the call through the door. */
 #include "comm/collective/collective_impl.h"
 
 /* Checked before the first message: a rank that gave up half way would leave the others with messages whose rest is
@@ -14,21 +14,20 @@ static wf_status need_all(const wf_comm *comm, const char *what, wf_tensor *cons
     return WF_OK;
 }
 
-/* A call on lists, with empty items. */
+/* A call on lists, which are empty. */
 static wf_call describe_lists(wf_comm *comm, const char *name, int root)
 {
-    return (wf_call){
-        .operation = WF_CALL_LISTS, .name = name, .root = root, .device = true, .item = wf_lists_begin(comm)};
+    wf_lists_begin(comm);
+    return (wf_call){.operation = WF_CALL_LISTS, .name = name, .root = root, .device = true};
 }
 
 /* out[r] goes to rank r and in[r] comes from it; NULL: nothing does. */
-static void fill_items(const wf_comm *comm, wf_tensor *const *out, wf_tensor *const *in)
+static void fill_lists(const wf_comm *comm, wf_tensor *const *out, wf_tensor *const *in)
 {
-    for (int r = 0; r < comm->size; r++) {
-        wf_call_item *item = &comm->call.item[r];
-        item->out = out ? out[r] : item->out;
-        item->in = in ? in[r] : item->in;
-    }
+    for (int r = 0; r < comm->size && out; r++)
+        comm->call.outgoing[r].tensor = out[r];
+    for (int r = 0; r < comm->size && in; r++)
+        comm->call.incoming[r].tensor = in[r];
 }
 
 static wf_status check_gather(const wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int root)
@@ -44,8 +43,8 @@ wf_status wf_gather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y, int 
     const wf_status checked = check_gather(comm, x, y, root);
     const wf_call call = describe_lists(comm, "gather", root);
     if (checked == WF_OK) {
-        call.item[root].out = x;
-        fill_items(comm, NULL, comm->rank == root ? y : NULL);
+        comm->call.outgoing[root].tensor = x;
+        fill_lists(comm, NULL, comm->rank == root ? y : NULL);
     }
     return wf_comm_run(comm, checked, &call);
 }
@@ -63,10 +62,10 @@ wf_status wf_allgather(wf_comm *comm, const wf_tensor *x, wf_tensor *const *y)
     wf_call call = describe_lists(comm, "allgather", -1);
     call.same = true;
     if (checked == WF_OK)
-        fill_items(comm, NULL, y);
+        fill_lists(comm, NULL, y);
     /* One tensor to all: it is packed once (lists.c). */
     for (int r = 0; r < comm->size; r++)
-        call.item[r].out = x;
+        comm->call.outgoing[r].tensor = x;
     return wf_comm_run(comm, checked, &call);
 }
 
@@ -83,8 +82,8 @@ wf_status wf_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, int root)
     const wf_status checked = check_scatter(comm, x, y, root);
     const wf_call call = describe_lists(comm, "scatter", root);
     if (checked == WF_OK) {
-        call.item[root].in = y;
-        fill_items(comm, comm->rank == root ? x : NULL, NULL);
+        comm->call.incoming[root].tensor = y;
+        fill_lists(comm, comm->rank == root ? x : NULL, NULL);
     }
     return wf_comm_run(comm, checked, &call);
 }
@@ -101,7 +100,7 @@ wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *const *y)
     const wf_status checked = check_alltoall(comm, x, y);
     const wf_call call = describe_lists(comm, "alltoall", -1);
     if (checked == WF_OK)
-        fill_items(comm, x, y);
+        fill_lists(comm, x, y);
     return wf_comm_run(comm, checked, &call);
 }
 
@@ -134,10 +133,10 @@ wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf
     call.op = op;
     if (checked == WF_OK) {
         call.dtype = y->dtype;
-        fill_items(comm, x, NULL);
+        fill_lists(comm, x, NULL);
     }
-    /* Every item expects a tensor like y; the combination of all goes to y. */
+    /* Each rank sends a tensor like y; the combination of all goes to y. */
     for (int r = 0; r < comm->size; r++)
-        call.item[r].in = y;
+        comm->call.incoming[r].tensor = y;
     return wf_comm_run(comm, checked, &call);
 }
