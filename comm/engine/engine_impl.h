@@ -71,14 +71,14 @@ void wf_engine_unshare(wf_comm *comm);
 /* --- shm_window.c --- */
 
 typedef struct wf_shm_window {
-    char *base; /* NULL: nothing is shared */
-    size_t bytes;
+    char *base;            /* NULL: nothing is shared */
+    size_t segment, bytes; /* of each rank, and of all; that of the rank of place i in this node is the i-th */
 } wf_shm_window;
 
-/* Shares `bytes` zeroed bytes of each rank among the ranks of every node; base[i] and rank[i] are of the rank of place
- * i in this node. Where some node has no memory for it, WF_OK with base[0] NULL on all ranks, and `why` says what is
- * missing. Collective over comm; the call has been entered. */
-wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *window, void **base, int *rank,
+/* Shares `bytes` zeroed bytes of each rank, or some more, among the ranks of every node. Where some node has no memory
+ * for it, WF_OK with base NULL on all ranks, and `why` says what is missing. Collective over comm; the call has been
+ * entered. */
+wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *window,
                              char why[WF_FAILURE_TEXT]) WF_NODISCARD;
 /* This rank's view of it. Local. */
 void wf_shm_window_close(wf_shm_window *window);

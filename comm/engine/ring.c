@@ -35,31 +35,21 @@ static size_t slot_bytes(const wf_agreed *agreed)
     return sizeof(wf_ring_flag) + WF_SLOT_HEAD + agreed->ring_slot_bytes;
 }
 
-static wf_status share_node_ring(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, void **base, int *rank,
-                                 char why[WF_FAILURE_TEXT])
-{
-    const size_t before = HEAD + record_bytes(agreed);
-    const size_t bytes = before + (size_t)agreed->ring_slots * slot_bytes(agreed);
-    WF_TRY(wf_shm_window_open(comm, bytes, &ring->window, base, rank, why));
-    if (!base[0])
-        return WF_OK;
-    WF_TRY(list(comm, ring));
-    for (int i = 0; i < comm->intra_size; i++) {
-        ring->flags[rank[i]] = base[i];
-        ring->slots[rank[i]] = (char *)base[i] + before;
-        base[i] = (char *)base[i] + HEAD;
-    }
-    return agreed->nodes == 1 ? wf_control_share(comm, base) : WF_OK;
-}
-
 wf_status wf_ring_open(wf_comm *comm, const wf_agreed *agreed, wf_ring *ring, char why[WF_FAILURE_TEXT])
 {
-    void **base = wf_calloc(comm->shared->ctx, (size_t)comm->intra_size, sizeof *base);
-    int *rank = wf_calloc(comm->shared->ctx, (size_t)comm->intra_size, sizeof *rank);
-    const wf_status status = base && rank ? share_node_ring(comm, agreed, ring, base, rank, why) : wf_error_code();
-    free(base);
-    free(rank);
-    return status;
+    const wf_group node = wf_group_node(agreed, comm->rank);
+    const size_t before = HEAD + record_bytes(agreed);
+    const size_t bytes = before + (size_t)agreed->ring_slots * slot_bytes(agreed);
+    wf_shm_window *window = &ring->window;
+    WF_TRY(wf_shm_window_open(comm, bytes, window, why));
+    if (!window->base)
+        return WF_OK;
+    WF_TRY(list(comm, ring));
+    for (int i = 0; i < node.size; i++) {
+        ring->flags[node.list[i]] = window->base + (size_t)i * window->segment;
+        ring->slots[node.list[i]] = ring->flags[node.list[i]] + before;
+    }
+    return agreed->nodes == 1 ? wf_control_share(comm, window->base + HEAD, window->segment) : WF_OK;
 }
 
 char *wf_ring_slot(const wf_ring *ring, const wf_agreed *agreed, const wf_operand *slot)
@@ -79,41 +69,32 @@ void wf_ring_close(wf_ring *ring)
 /* --- rings of pairs ----------------------------------------------------------------------------------------------- */
 
 /* A ring in host memory is the sender's. */
-static void place_slots(const wf_agreed *agreed, wf_pairs *pairs, int rank, void *const *base, int size)
+static void place_slots(const wf_agreed *agreed, wf_pairs *pairs, int rank, int size)
 {
     const size_t ring = (size_t)wf_pair_slots(agreed, rank) * agreed->pair_slot_bytes;
     for (int from = 0; from < size; from++)
         for (int to = 0; to < size; to++)
-            pairs->slots[from][to] = (char *)base[from] + HEAD + (size_t)(to < from ? to : to - 1) * ring;
+            pairs->slots[from][to] = pairs->window.base + (size_t)from * pairs->window.segment + HEAD +
+                                     (size_t)(to < from ? to : to - 1) * ring;
 }
 
-static wf_status share_pairs(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs, void **base, int *rank,
-                             char why[WF_FAILURE_TEXT])
+wf_status wf_pairs_open(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs, char why[WF_FAILURE_TEXT])
 {
     const int size = comm->intra_size;
+    const int32_t *member = wf_group_node(agreed, comm->rank).list;
     const bool slots = size > 1 && size <= WF_PAIR_RANKS && !agreed->staged;
     const size_t ring = (size_t)wf_pair_slots(agreed, comm->rank) * agreed->pair_slot_bytes;
-    WF_TRY(wf_shm_window_open(comm, HEAD + (slots ? (size_t)(size - 1) * ring : 0), &pairs->window, base, rank, why));
-    if (!base[0])
+    WF_TRY(wf_shm_window_open(comm, HEAD + (slots ? (size_t)(size - 1) * ring : 0), &pairs->window, why));
+    if (!pairs->window.base)
         return WF_OK;
     pairs->flags = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *pairs->flags);
     if (!pairs->flags)
         return wf_error_code();
     for (int i = 0; i < size; i++)
-        pairs->flags[rank[i]] = base[i];
+        pairs->flags[member[i]] = pairs->window.base + (size_t)i * pairs->window.segment;
     if (slots)
-        place_slots(agreed, pairs, comm->rank, base, size);
+        place_slots(agreed, pairs, comm->rank, size);
     return WF_OK;
-}
-
-wf_status wf_pairs_open(wf_comm *comm, const wf_agreed *agreed, wf_pairs *pairs, char why[WF_FAILURE_TEXT])
-{
-    void **base = wf_calloc(comm->shared->ctx, (size_t)comm->intra_size, sizeof *base + sizeof(int));
-    if (!base)
-        return wf_error_code();
-    const wf_status status = share_pairs(comm, agreed, pairs, base, (int *)(void *)(base + comm->intra_size), why);
-    free(base);
-    return status;
 }
 
 wf_ring_flag *wf_pairs_flag(const wf_pairs *pairs, const wf_agreed *agreed, int owner, int user)

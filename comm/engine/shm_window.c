@@ -73,10 +73,11 @@ static void create(const wf_comm *comm, const char *name, size_t bytes, char why
 }
 
 /* Zeroed pages for this rank's segment, and the whole file mapped. */
-static void map(const char *name, size_t segment, int place, wf_shm_window *w, char why[WF_FAILURE_TEXT])
+static void map(const char *name, int place, wf_shm_window *w, char why[WF_FAILURE_TEXT])
 {
     const int file = open(name, O_RDWR | O_CLOEXEC);
-    int code = file < 0 ? errno : posix_fallocate(file, (off_t)((size_t)place * segment), (off_t)segment);
+    const size_t at = (size_t)place * w->segment;
+    int code = file < 0 ? errno : posix_fallocate(file, (off_t)at, (off_t)w->segment);
     void *base = MAP_FAILED;
     if (code == 0) {
         base = mmap(NULL, w->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -87,12 +88,11 @@ static void map(const char *name, size_t segment, int place, wf_shm_window *w, c
     if (code == 0)
         w->base = base;
     else
-        snprintf(why, WF_FAILURE_TEXT, "%zu KiB of shared memory: %s", segment >> 10, strerror(code));
+        snprintf(why, WF_FAILURE_TEXT, "%zu KiB of shared memory: %s", w->segment >> 10, strerror(code));
 }
 
 /* Others may have taken what was there when it was looked at. */
-static wf_status connect(wf_comm *comm, news *all, size_t segment, wf_shm_window *w, char why[WF_FAILURE_TEXT],
-                         bool *works)
+static wf_status connect(wf_comm *comm, news *all, wf_shm_window *w, char why[WF_FAILURE_TEXT], bool *works)
 {
     char name[NAME_TEXT];
     int leader = 0;
@@ -105,7 +105,7 @@ static wf_status connect(wf_comm *comm, news *all, size_t segment, wf_shm_window
         create(comm, name, w->bytes, why);
     wf_status status = agree_windows(comm, all, why, works);
     if (status == WF_OK && *works) {
-        map(name, segment, comm->intra_rank, w, why);
+        map(name, comm->intra_rank, w, why);
         if (!why[0] && comm->rank == leader)
             check_room(comm, 0, why);
         status = agree_windows(comm, all, why, works);
@@ -115,29 +115,19 @@ static wf_status connect(wf_comm *comm, news *all, size_t segment, wf_shm_window
     return status;
 }
 
-wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, void **base, int *rank,
-                             char why[WF_FAILURE_TEXT])
+wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, char why[WF_FAILURE_TEXT])
 {
     const size_t segment = (bytes + PAGE - 1) / PAGE * PAGE;
     bool works = false;
     news *all = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *all);
-    *w = (wf_shm_window){.bytes = (size_t)comm->intra_size * segment};
-    base[0] = NULL;
+    *w = (wf_shm_window){.segment = segment, .bytes = (size_t)comm->intra_size * segment};
     if (!all)
         return wf_error_code();
-    const wf_status status = connect(comm, all, segment, w, why, &works);
+    const wf_status status = connect(comm, all, w, why, &works);
     wf_comm_release(comm, all);
-    if (status != WF_OK || !works) {
+    if (status != WF_OK || !works)
         wf_shm_window_close(w);
-        return status;
-    }
-    for (int r = 0, place = 0; r < comm->size; r++) {
-        if (comm->ranks.node[r] != comm->ranks.node[comm->rank])
-            continue;
-        base[place] = w->base + (size_t)place * segment;
-        rank[place++] = r;
-    }
-    return WF_OK;
+    return status;
 }
 
 void wf_shm_window_close(wf_shm_window *w)

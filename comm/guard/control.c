@@ -145,7 +145,7 @@ size_t wf_control_shared_bytes(void)
     return sizeof(shared_records);
 }
 
-wf_status wf_control_share(wf_comm *comm, void *const *memory)
+wf_status wf_control_share(wf_comm *comm, char *first, size_t stride)
 {
     struct wf_control *c = comm->control;
     if (!c)
@@ -154,7 +154,7 @@ wf_status wf_control_share(wf_comm *comm, void *const *memory)
     if (!c->shared)
         return wf_error_code();
     for (int r = 0; r < comm->size; r++)
-        c->shared[r] = memory[r];
+        c->shared[r] = (shared_records *)(void *)(first + (size_t)r * stride);
     c->taken = c->announced;
     atomic_store_explicit(&c->shared[comm->rank]->confirmed, c->confirmed, memory_order_release);
     return WF_OK;

@@ -41,9 +41,9 @@ wf_status wf_control_show(wf_comm *comm) WF_NODISCARD;
 void wf_control_confirm(wf_comm *comm);
 /* Bytes of shared memory that each rank needs for its records. */
 size_t wf_control_shared_bytes(void);
-/* From now on, until wf_control_unshare, records go through memory[r], zeroed memory of rank r that all ranks see. To
- * be called where all ranks have made the same calls and none of these is unconfirmed. Local. */
-wf_status wf_control_share(wf_comm *comm, void *const *memory) WF_NODISCARD;
+/* From now on, until wf_control_unshare, records of rank r go through zeroed memory that all ranks see, r strides
+ * behind `first`. To be called where all ranks have made the same calls and none of these is unconfirmed. Local. */
+wf_status wf_control_share(wf_comm *comm, char *first, size_t stride) WF_NODISCARD;
 void wf_control_unshare(wf_comm *comm);
 /* Returns true if one more call can be announced without waiting for earlier ones to be confirmed. */
 bool wf_control_has_room(wf_comm *comm);

@@ -27,7 +27,7 @@ static wf_status map_devices(wf_comm *comm, wf_pairs *pairs)
     wf_agreed *agreed = wf_engine_agreed(comm);
     const int size = comm->intra_size;
     const bool fits = size > 1 && size <= WF_PAIR_RANKS;
-    const int32_t *member = agreed->member + agreed->first[agreed->node[comm->rank]];
+    const int32_t *member = wf_group_node(agreed, comm->rank).list;
     char why[WF_FAILURE_TEXT] = "";
     wf_ipc_buffers *b = wf_calloc(comm->shared->ctx, 1, sizeof *b);
     if (!b)

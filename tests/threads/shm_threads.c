@@ -41,18 +41,20 @@ wf_status wf_coll_barrier(wf_comm *comm)
     return WF_OK;
 }
 
-wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, void **base, int *rank,
-                             char why[WF_FAILURE_TEXT])
+wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, char why[WF_FAILURE_TEXT])
 {
     if (comm->rank == 0)
         windows[made++] = calloc(RANKS, bytes);
     pthread_barrier_wait(&meeting);
-    for (int i = 0; i < RANKS; i++) {
-        base[i] = windows[made - 1] + (size_t)i * bytes;
-        rank[i] = i;
-    }
+    *w = (wf_shm_window){.base = windows[made - 1], .segment = bytes};
     pthread_barrier_wait(&meeting);
     return WF_OK;
+}
+
+/* Windows are freed at the end of all threads. */
+void wf_shm_window_close(wf_shm_window *w)
+{
+    *w = (wf_shm_window){0};
 }
 
 /* No message comes. */
