@@ -8,22 +8,24 @@
 
 _Static_assert(WF_OUTBOX_TAG == WF_TAGS - 1, "the last of the users' tags");
 
-typedef struct wf_outbox_message {
-    struct wf_outbox_message *next;
-    wf_engine_entry *flight;
-    wf_status status; /* of progress */
-    wf_tensor *x;
-    wf_buffer buffer;
-    wf_frame frame;
-} message;
+typedef wf_outbox_message message;
 
-static void recycle(wf_outbox *outbox, message *m)
+message *wf_outbox_take(wf_outbox *outbox, message **spare)
+{
+    message *m = *spare;
+    if (!m)
+        return wf_calloc(outbox->comm->shared->ctx, 1, sizeof *m);
+    *spare = m->next;
+    return m;
+}
+
+void wf_outbox_recycle(message *m, message **spare)
 {
     wf_buffer_free(&m->buffer);
     wf_tensor_free(m->x);
     m->x = NULL;
-    m->next = outbox->spare;
-    outbox->spare = m;
+    m->next = *spare;
+    *spare = m;
 }
 
 /* Frees the oldest messages, as far as they have been sent. */
@@ -40,7 +42,7 @@ static wf_status sweep(wf_outbox *outbox)
         outbox->first = m->next;
         if (!outbox->first)
             outbox->last = &outbox->first;
-        recycle(outbox, m);
+        wf_outbox_recycle(m, &outbox->spare);
     }
     return WF_OK;
 }
@@ -77,23 +79,32 @@ wf_outbox *wf_outbox_new(wf_comm *comm)
     return outbox;
 }
 
+/* Frees a list of messages, of which those on their way are given up. */
+static void free_list(const wf_outbox *outbox, message **list)
+{
+    const wf_kernels *k = outbox->comm->shared->ctx->k;
+    while (*list) {
+        message *m = *list;
+        *list = m->next;
+        wf_engine_end(outbox->comm, &m->flight, WF_ERR_STATE);
+        wf_buffer_free(&m->buffer);
+        wf_tensor_free(m->x);
+        if (m->event)
+            k->event_free(outbox->comm->shared->ctx, m->event);
+        wf_comm_release(outbox->comm, m); /* whose frame may be on its way */
+    }
+}
+
 void wf_outbox_free(wf_outbox *outbox)
 {
     if (!outbox)
         return;
-    while (outbox->first) {
-        message *m = outbox->first;
-        outbox->first = m->next;
-        wf_engine_end(outbox->comm, &m->flight, WF_ERR_STATE);
-        recycle(outbox, m);
-    }
+    free_list(outbox, &outbox->first);
+    free_list(outbox, &outbox->group);
+    free_list(outbox, &outbox->under_way);
+    free_list(outbox, &outbox->spare);
+    free_list(outbox, &outbox->unused);
     follow(outbox);
-    wf_outbox_transfers_free(outbox);
-    while (outbox->spare) {
-        message *m = outbox->spare;
-        outbox->spare = m->next;
-        wf_comm_release(outbox->comm, m); /* whose frame may be on its way */
-    }
     free(outbox);
 }
 
@@ -124,22 +135,18 @@ static wf_status post_message(wf_outbox *outbox, const contents *c, int to)
 {
     wf_comm *comm = outbox->comm;
     bool moved = false;
-    message *m = outbox->spare;
-    if (m)
-        outbox->spare = m->next;
-    else
-        m = wf_calloc(comm->shared->ctx, 1, sizeof *m);
+    message *m = wf_outbox_take(outbox, &outbox->spare);
     WF_NEED(m);
     const wf_status ready = prepare(outbox, m, c);
     if (ready != WF_OK) {
-        recycle(outbox, m);
+        wf_outbox_recycle(m, &outbox->spare);
         return ready;
     }
     const wf_traffic before = comm->traffic;
     const wf_status posted = wf_lists_post(comm, &m->frame, m->buffer.data, c->bytes, to, &m->flight);
     if (posted != WF_OK) {
         wf_engine_end(comm, &m->flight, posted);
-        recycle(outbox, m);
+        wf_outbox_recycle(m, &outbox->spare);
         return posted;
     }
     m->next = NULL;

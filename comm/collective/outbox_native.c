@@ -3,62 +3,16 @@
  * the context's stream is behind the launch: only then may the pool give its memory to later work. */
 #include "comm/collective/outbox_impl.h"
 
-#include <stdlib.h>
-
-typedef struct wf_outbox_transfer {
-    struct wf_outbox_transfer *next;
-    wf_tensor *x; /* its own handle */
-    wf_buffer buffer;
-    int peer;
-    bool sends;
-    uint64_t launch;
-    wf_event *event; /* of what is received: it has come */
-} transfer;
+typedef wf_outbox_message transfer;
 
 bool wf_outbox_connects(const wf_outbox *outbox)
 {
     return outbox && outbox->comm->native;
 }
 
-static void recycle(wf_outbox *outbox, transfer *t)
-{
-    wf_buffer_free(&t->buffer);
-    wf_tensor_free(t->x);
-    t->x = NULL;
-    t->next = outbox->unused;
-    outbox->unused = t;
-}
-
-static void recycle_all(wf_outbox *outbox, transfer **list)
-{
-    while (*list) {
-        transfer *t = *list;
-        *list = t->next;
-        recycle(outbox, t);
-    }
-}
-
-void wf_outbox_transfers_free(wf_outbox *outbox)
-{
-    wf_ctx *ctx = outbox->comm->shared->ctx;
-    recycle_all(outbox, &outbox->group);
-    recycle_all(outbox, &outbox->under_way);
-    while (outbox->unused) {
-        transfer *t = outbox->unused;
-        outbox->unused = t->next;
-        if (t->event)
-            ctx->k->event_free(ctx, t->event);
-        free(t);
-    }
-}
-
 static transfer *transfer_of(wf_outbox *outbox, const wf_tensor *x, int peer, bool sends)
 {
-    transfer *t = outbox->unused;
-    if (t)
-        outbox->unused = t->next;
-    else
-        t = wf_calloc(outbox->comm->shared->ctx, 1, sizeof *t);
+    transfer *t = wf_outbox_take(outbox, &outbox->unused);
     if (!t)
         return NULL;
     t->peer = peer;
@@ -66,7 +20,7 @@ static transfer *transfer_of(wf_outbox *outbox, const wf_tensor *x, int peer, bo
     t->x = wf_tensor_alias(x);
     if (t->x)
         return t;
-    recycle(outbox, t);
+    wf_outbox_recycle(t, &outbox->unused);
     return NULL;
 }
 
@@ -112,7 +66,7 @@ static wf_status add_transfer(wf_outbox *outbox, const wf_tensor *x, int peer, b
     WF_NEED(t);
     const wf_status status = (sends ? wf_buffer_read : wf_buffer_room)(outbox->comm, t->x, true, &t->buffer);
     if (status != WF_OK) {
-        recycle(outbox, t);
+        wf_outbox_recycle(t, &outbox->unused);
         return status;
     }
     while (*at)
@@ -195,7 +149,7 @@ static void drop_sent(wf_outbox *outbox, uint64_t launch)
             continue;
         }
         *at = t->next;
-        recycle(outbox, t);
+        wf_outbox_recycle(t, &outbox->unused);
     }
 }
 
@@ -211,7 +165,7 @@ wf_status wf_outbox_await(wf_outbox *outbox, const wf_tensor *x)
         /* An empty tensor has no event, so it tells nothing about earlier launches. */
         const uint64_t launch = t->buffer.bytes > 0 ? t->launch : 0;
         *at = t->next;
-        recycle(outbox, t);
+        wf_outbox_recycle(t, &outbox->unused);
         drop_sent(outbox, launch);
         return WF_OK;
     }
@@ -226,7 +180,7 @@ wf_status wf_outbox_join(wf_outbox *outbox)
         if (!t->sends)
             WF_TRY(wf_buffer_store(&t->buffer));
         outbox->under_way = t->next;
-        recycle(outbox, t);
+        wf_outbox_recycle(t, &outbox->unused);
     }
     return WF_OK;
 }
