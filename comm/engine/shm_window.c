@@ -18,24 +18,16 @@
 #define SPARE     ((uint64_t)4 << 20) /* for each rank of the machine: what MPI touches of its own files there later */
 #define NAME_TEXT 80
 
-typedef struct news {
-    int32_t works;
-    char why[WF_WHY];
-} news;
-
-/* Gives every rank the text of the lowest rank that failed; `why` is empty on a rank that has not. */
-static wf_status agree_windows(wf_comm *comm, news *all, char why[WF_FAILURE_TEXT], bool *works)
+/* `why` is empty on a rank that has not failed; every rank gets the text of the lowest rank that has. */
+static wf_status agree_windows(wf_comm *comm, char (*all)[WF_WHY], char why[WF_FAILURE_TEXT])
 {
-    const wf_call call = {.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = (int64_t)sizeof *all};
-    news mine = {.works = why[0] == '\0'};
-    snprintf(mine.why, sizeof mine.why, "%.150s", why);
-    WF_TRY(wf_engine_run(comm, &call, &mine, all));
-    *works = true;
-    for (int r = 0; r < comm->size && *works; r++) {
-        *works = all[r].works;
-        if (!*works)
-            snprintf(why, WF_FAILURE_TEXT, "%s", all[r].why);
-    }
+    const wf_call call = {.operation = WF_CALL_ALLGATHER, .dtype = WF_U8, .count = WF_WHY};
+    char mine[WF_WHY] = "";
+    snprintf(mine, sizeof mine, "%.150s", why);
+    WF_TRY(wf_engine_run(comm, &call, mine, all));
+    why[0] = '\0';
+    for (int r = 0; r < comm->size && !why[0]; r++)
+        snprintf(why, WF_FAILURE_TEXT, "%s", all[r]);
     return WF_OK;
 }
 
@@ -92,7 +84,7 @@ static void map(const char *name, int place, wf_shm_window *w, char why[WF_FAILU
 }
 
 /* Others may have taken what was there when it was looked at. */
-static wf_status connect(wf_comm *comm, news *all, wf_shm_window *w, char why[WF_FAILURE_TEXT], bool *works)
+static wf_status connect(wf_comm *comm, char (*all)[WF_WHY], wf_shm_window *w, char why[WF_FAILURE_TEXT])
 {
     char name[NAME_TEXT];
     int leader = 0;
@@ -103,12 +95,12 @@ static wf_status connect(wf_comm *comm, news *all, wf_shm_window *w, char why[WF
     why[0] = '\0';
     if (comm->rank == leader)
         create(comm, name, w->bytes, why);
-    wf_status status = agree_windows(comm, all, why, works);
-    if (status == WF_OK && *works) {
+    wf_status status = agree_windows(comm, all, why);
+    if (status == WF_OK && !why[0]) {
         map(name, comm->intra_rank, w, why);
         if (!why[0] && comm->rank == leader)
             check_room(comm, 0, why);
-        status = agree_windows(comm, all, why, works);
+        status = agree_windows(comm, all, why);
     }
     if (comm->rank == leader)
         unlink(name);
@@ -118,14 +110,13 @@ static wf_status connect(wf_comm *comm, news *all, wf_shm_window *w, char why[WF
 wf_status wf_shm_window_open(wf_comm *comm, size_t bytes, wf_shm_window *w, char why[WF_FAILURE_TEXT])
 {
     const size_t segment = (bytes + PAGE - 1) / PAGE * PAGE;
-    bool works = false;
-    news *all = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *all);
+    char(*all)[WF_WHY] = wf_calloc(comm->shared->ctx, (size_t)comm->size, sizeof *all);
     *w = (wf_shm_window){.segment = segment, .bytes = (size_t)comm->intra_size * segment};
     if (!all)
         return wf_error_code();
-    const wf_status status = connect(comm, all, w, why, &works);
+    const wf_status status = connect(comm, all, w, why);
     wf_comm_release(comm, all);
-    if (status != WF_OK || !works)
+    if (status != WF_OK || why[0])
         wf_shm_window_close(w);
     return status;
 }
