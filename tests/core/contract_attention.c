@@ -255,6 +255,11 @@ static const attention_case attention_cases[] = {
     {.n = 5, .heads = 2, .t = 65, .s = 130, .d = 6, .e = 7, .rows = 31, .causal = true, .lengths = true},
     {.n = 1, .heads = 1, .t = 4, .s = 200, .d = 64, .e = 64, .spread = 30},
     {.n = 1, .heads = 2, .t = 197, .s = 197, .d = 64, .e = 32},
+    /* Three threads share the keys of one head or two, and have a head each. */
+    {.n = 1, .heads = 1, .t = 140, .s = 600, .d = 8, .e = 16},
+    {.n = 1, .heads = 2, .t = 130, .s = 330, .d = 5, .e = 9, .causal = true, .first_query = 150},
+    {.n = 3, .heads = 1, .t = 70, .s = 330, .d = 5, .e = 9, .lengths = true},
+    {.n = 1, .heads = 2, .t = 66, .s = 300, .d = 3, .e = 5, .without = 1},
     {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 1},
     {.n = 1, .heads = 2, .t = 66, .s = 70, .d = 3, .e = 5, .without = 2 | 4, .rows = 3},
     {.n = 1, .heads = 2, .t = 6, .s = 7, .d = 3, .e = 5, .without = 1 | 4},

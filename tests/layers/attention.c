@@ -404,9 +404,9 @@ static void memory(void)
     printf("%lld tokens of 8 heads of 64 features: %.2f times q, k, v and their gradients\n", (long long)tokens, wide);
 }
 
-enum { THREADED = 200, WIDE = 12 };
+enum { THREADED = 600, WIDE = 12 };
 
-/* y and the gradients of q, k and v of one head, 200 tokens, with so many threads; those not in `wanted` are 0. */
+/* y and the gradients of q, k and v of one head, 600 tokens, with so many threads; those not in `wanted` are 0. */
 static void run_threads(int threads, unsigned wanted, float (*to)[THREADED * WIDE])
 {
     static float host[THREADED * WIDE];
