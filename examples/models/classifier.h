@@ -5,11 +5,10 @@
 #include <weft/weft.h>
 
 typedef struct classifier_opts {
-    int64_t size;    /* pixels along a side of the images; default 224, of mnist-conv 28 */
-    int64_t classes; /* default 10 */
-    int64_t width;   /* channels of the first stage, features of a ViT's tokens; default the network's own */
-    int64_t
-        patch; /* of the first layer of a ConvNeXt, Swin or ViT; default 4 and 16, for images to 64 pixels 2 and 4 */
+    int64_t size;         /* pixels along a side of the images; default 224, of mnist-conv 28 */
+    int64_t classes;      /* default 10 */
+    int64_t width;        /* channels of the first stage, features of a ViT's tokens; default the network's own */
+    int64_t patch;        /* of the first layer of a ConvNeXt, Swin or ViT; default 4 and 16, to 64 pixels 2 and 4 */
     const wf_mesh *heads; /* over its channel axis a ViT's heads are cut; NULL: none */
     double drop_path;     /* of a ConvNeXt; default the network's own, WF_ZERO: none */
 } classifier_opts;
