@@ -40,4 +40,13 @@ add_test(NAME study_page COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/docs/study_page.sh 
 weft_test_properties(study_page 2 100)
 set_tests_properties(study_page PROPERTIES SKIP_RETURN_CODE 77 LABELS long)
 
+# The lines of docs/planning.md, in a program that is compiled only: tests of examples run the same calls.
+set(planned_body ${CMAKE_CURRENT_BINARY_DIR}/planned_page_body.c)
+add_custom_command(OUTPUT ${planned_body} DEPENDS ${PROJECT_SOURCE_DIR}/docs/planning.md ${study_awk} VERBATIM
+  COMMAND sh -c "awk -v file=planned_page_body.c -f ${study_awk} ${PROJECT_SOURCE_DIR}/docs/planning.md >${planned_body}")
+add_executable(planned_page docs/planned_page.c ${planned_body})
+set_source_files_properties(${planned_body} PROPERTIES HEADER_FILE_ONLY ON) # planned_page.c includes it
+target_include_directories(planned_page PRIVATE ${PROJECT_BINARY_DIR})
+target_link_libraries(planned_page PRIVATE weft weft_flags)
+
 weft_static(docs ${CMAKE_CURRENT_SOURCE_DIR}/docs/pages.sh)
