@@ -37,7 +37,7 @@ refused '--link 1e400Gbit: should be' "$plan" --ranks 2 --link 1e400Gbit vgg16
 refused '--chunk  8: should be a whole number from 1 to 2147483648' "$data" mnist x -o y --chunk ' 8'
 refused '--crop +5x5: should be HxW, each from 1 to 1048575' "$data" mnist x -o y --crop +5x5
 refused '--channels 5: should be a whole number from 1 to 4' "$data" mnist x -o y --channels 5
-refused '--only 4:4: should be A:B' "$data" mnist x -o y --only 4:4
+refused '--only 4:1: should be A:B' "$data" mnist x -o y --only 4:1
 refused '--chunk has no value' "$data" mnist x -o y --chunk
 refused 'there is no option --sise' "$data" mnist x -o y --sise 4
 # Options that are not there, and programs.
