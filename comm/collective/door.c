@@ -56,11 +56,17 @@ static wf_status open_vectors(wf_comm *comm, const wf_call *call, bool on_device
     return wf_buffer_vector(comm, call->out, (size_t)comm->size * bytes, on_device, &b->out);
 }
 
+/* Its tensors are opened one for each rank (lists.c). */
+static bool goes_by_lists(const wf_call *call)
+{
+    return call->operation == WF_CALL_LISTS || call->operation == WF_CALL_REDUCE_SCATTER;
+}
+
 static wf_status open_buffers(wf_comm *comm, const wf_call *call, bool on_device, call_buffers *b)
 {
     if (call->x || call->y)
         return open_tensors(comm, call, on_device, b);
-    if (call->device && !call->item && !sums_in_place(call))
+    if (call->device && !goes_by_lists(call) && !sums_in_place(call))
         return open_vectors(comm, call, on_device, b);
     b->in.data = (void *)call->in;
     b->out.data = call->out;
@@ -70,7 +76,7 @@ static wf_status open_buffers(wf_comm *comm, const wf_call *call, bool on_device
 static wf_status move_memory(wf_comm *comm, const wf_call *call, bool on_device, const call_buffers *b)
 {
     const bool reduces = call->operation == WF_CALL_REDUCE || call->operation == WF_CALL_ALLREDUCE;
-    if (call->operation == WF_CALL_LISTS || call->operation == WF_CALL_REDUCE_SCATTER)
+    if (goes_by_lists(call))
         return wf_lists_run(comm, call, on_device);
     /* A reduction of tensors opens the memory that it goes through; numbers use it once it is open, so that a
      * communicator on which ranks only agree takes none. */
