@@ -262,7 +262,8 @@ static void abort_marked(nccl_streams *s, const wf_comm *dead)
     for (native *member = s->members; member; member = member->next) {
         if (member->marked && member->nccl)
             ncclCommAbort(member->nccl);
-        member->nccl = member->marked ? NULL : member->nccl;
+        if (member->marked)
+            member->nccl = NULL;
         member->marked = false;
     }
     const ncclResult_t code = ncclGroupEnd();
