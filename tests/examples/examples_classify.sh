@@ -43,8 +43,8 @@ same "$ranks" "$vit --batch $((64 / ranks))"
 [ "$(grep -e '^class ' -e '^precision ' "$work/out")" = "$classes" ] || fail "other classes on $ranks ranks: $(cat "$work/out")"
 same "$ranks" "$vit --batch 64 --parallel channel"
 
-decayed=$(run 1 "$vit --batch 64 --weight-decay 0.05 --lr 0.01") undecayed=$(run 1 "$vit --batch 64 --weight-decay 0 --lr 0.01")
-[ "$(run 1 "$vit --batch 64 --lr 0.01")" = "$decayed" ] || fail "the decay of vit-ti is not 0.05"
+decayed=$(run 1 "$vit --batch 64 --weight-decay 0.05 --lr 1") undecayed=$(run 1 "$vit --batch 64 --weight-decay 0 --lr 1")
+[ "$(run 1 "$vit --batch 64 --lr 1")" = "$decayed" ] || fail "the decay of vit-ti is not 0.05"
 [ "$undecayed" != "$decayed" ] || fail "--weight-decay 0 is not none"
 [ "$(run 1 "$vit --batch 64 --optimizer radam")" != "$should" ] || fail "radam learns as adamw does"
 
