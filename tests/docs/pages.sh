@@ -1,6 +1,6 @@
 #!/bin/sh
 # Reads README.md, CONTRIBUTING.md, CHANGELOG.md and docs/*.md: every relative link leads to a file, every path of a
-# source file in backticks exists, and every target of make. docs/running.md names every environment variable that core/config.c
+# source file in backticks exists, every script that is called by its path may be, and every target of make exists. docs/running.md names every environment variable that core/config.c
 # reads, docs/policies.md only names and tests that exist. CITATION.cff has the version of core/version.h.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -17,6 +17,9 @@ for page in README.md CONTRIBUTING.md CHANGELOG.md docs/*.md; do
     done
     for path in $(grep -oE '`(core|comm|layers|optim|datasets|fit|examples|tests|tools|docs|cmake|packaging)/[A-Za-z0-9_./-]+\.[a-z]+`' "$page" | tr -d '`' | sort -u); do
         [ -e "$path" ] || complain "$page: names $path, which is not there"
+    done
+    for script in $(grep -oE '(^    |`)([A-Z_]+=[^ ]+ )*(tests|tools)/[A-Za-z0-9_./-]+\.(sh|py)( |$)' "$page" | grep -oE '(tests|tools)/[^ ]+' | sort -u); do
+        [ -x "$script" ] || complain "$page: calls $script, which is not executable"
     done
     for target in $(grep -oE '`make [a-z0-9-]+`' "$page" | sed 's/`make \(.*\)`/\1/' | sort -u); do
         grep -qE "^([a-z0-9-]+ )*$target( [a-z0-9-]+)*:" Makefile || complain "$page: names make $target, which the Makefile lacks"
