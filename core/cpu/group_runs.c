@@ -263,22 +263,24 @@ static void side_moments(const wf_group_norm_args *a, const float *x, side_value
     const int64_t c = a->channels;
     const float share = 1.0F / (float)c, eps = (float)a->eps, of_count = a->count > 0 ? (float)(1 / a->count) : 0.0F;
     side_values sum = {0}, squares = {0}, about;
-    for (int64_t e = 0; e < c && !a->about_zero; e++)
+    for (int64_t e = 0; e < c && !a->about_zero; e++) {
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++)
             sum.v[r] += x[e * SIDE + r];
+    }
 #pragma omp simd
     for (int64_t r = 0; r < SIDE; r++) {
         about.v[r] = sum.v[r] * share;
         sum.v[r] = 0;
     }
-    for (int64_t e = 0; e < c; e++)
+    for (int64_t e = 0; e < c; e++) {
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++) {
             const float d = x[e * SIDE + r] - about.v[r];
             sum.v[r] += d;
             squares.v[r] = wf_fma(d, d, squares.v[r]);
         }
+    }
     const float off = a->about_zero ? 0.0F : share;
 #pragma omp simd
     for (int64_t r = 0; r < SIDE; r++) {

@@ -79,10 +79,11 @@ static void take_rows(const wf_array *x, int64_t c, side_rows *s)
     for (int64_t r = 0; r < SIDE; r++)
         most[r] = -INFINITY;
     /* After all rows are there: vectors cannot be read at once from where single floats were just written. */
-    for (int64_t j = 0; j < c; j++)
+    for (int64_t j = 0; j < c; j++) {
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++)
             most[r] = s->x[j * SIDE + r] > most[r] ? s->x[j * SIDE + r] : most[r];
+    }
     memcpy(s->most, most, sizeof most);
 }
 

@@ -242,7 +242,7 @@ static void max_list(const tap_list *list, int64_t c, const float *image, float 
         pack_mask place = (int32_t)list->pixel[0] - (pack_mask){0};
         for (int64_t t = 1; t < list->count; t++) {
             const pack v = pack_load(x + list->pixel[t] * c + i);
-            const pack_mask wins = ~(v <= best) & (best == best);
+            const pack_mask wins = ~(v <= best) & pack_numbers(best);
             best = pack_select(wins, v, best);
             place = (pack_mask)pack_select(wins, (pack)((int32_t)list->pixel[t] - (pack_mask){0}), (pack)place);
         }

@@ -165,6 +165,13 @@ static inline pack pack_leak(pack v, pack slope)
     return (pack)(((pack_mask)(slope * v) & negative) | ((pack_mask)v & ~negative));
 }
 
+/* All ones where v is a number, 0 where it is a NaN. */
+static inline pack_mask pack_numbers(pack v)
+{
+    const pack same = v;
+    return v == same;
+}
+
 /* a where the mask is all ones, b where it is 0. */
 static inline pack pack_select(pack_mask mask, pack a, pack b)
 {

@@ -34,24 +34,27 @@ WF_CPU_INLINE void forward_side(bool logarithm, int64_t n, int64_t c, const floa
     side_take(n, c, x, v);
     for (int64_t r = 0; r < SIDE; r++)
         most[r] = -INFINITY;
-    for (int64_t j = 0; j < c; j++)
+    for (int64_t j = 0; j < c; j++) {
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++)
             most[r] = v[j * SIDE + r] > most[r] ? v[j * SIDE + r] : most[r];
-    for (int64_t j = 0; j < c; j++)
+    }
+    for (int64_t j = 0; j < c; j++) {
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++) {
             const float below = v[j * SIDE + r] - most[r], e = vm_exp(below);
             sum[r] += e;
             v[j * SIDE + r] = logarithm ? below : e;
         }
+    }
 #pragma omp simd
     for (int64_t r = 0; r < SIDE; r++)
         sum[r] = logarithm ? vm_log(sum[r]) : 1.0F / sum[r];
-    for (int64_t j = 0; j < c; j++)
+    for (int64_t j = 0; j < c; j++) {
 #pragma omp simd
         for (int64_t r = 0; r < SIDE; r++)
             v[j * SIDE + r] = logarithm ? v[j * SIDE + r] - sum[r] : v[j * SIDE + r] * sum[r];
+    }
     side_put(n, c, v, y);
 }
 
