@@ -314,6 +314,31 @@ static void pool_random(void)
     }
 }
 
+/* The first NaN of a window is its largest, in whole registers of channels and in what is left of them. */
+static void pool_nan(void)
+{
+    enum { C = 19, WIDTH = 4 };
+    const wf_pool_geom g = {.kind = WF_POOL_MAX, .nd = 1, .kernel = {WIDTH}, .stride = {WIDTH}, .dilation = {1}};
+    wf_ctx *const contexts[] = {contract_ref(), contract_device()};
+    double x_values[C * WIDTH];
+    const double none[C] = {0};
+    for (int i = 0; i < C * WIDTH; i++)
+        x_values[i] = i / C % 2 ? NAN : i; /* channels lie last */
+    for (int i = 0; i < 2; i++) {
+        run r = run_on(contexts[i], WF_F32);
+        const wf_array x = run_array(&r, WF_F32, WF_SHAPE(1, C, WIDTH), LAST, x_values),
+                       y = run_array(&r, WF_F32, WF_SHAPE(1, C, 1), LAST, none),
+                       index = run_array(&r, WF_I32, WF_SHAPE(1, C, 1), LAST, none);
+        run_call(&r, r.k->pool_forward(r.ctx, &(wf_pool_args){.geom = &g, .x = &x, .y = &y, .index = &index}));
+        for (int c = 0; c < C; c++) {
+            const double got = values(&r, &y)[c], place = values(&r, &index)[c];
+            WF_EXPECT(isnan(got) && place == 1, "%s, channel %d: %g of pixel %g, should be NaN of pixel 1", r.k->name,
+                      c, got, place);
+        }
+        run_free(&r);
+    }
+}
+
 static void pool_fixed(void)
 {
     for (int kind = 0; kind < 3; kind++)
@@ -413,6 +438,7 @@ int main(int argc, char **argv)
                                        {"matmul", matmul},
                                        {"matmul_reused", matmul_reused},
                                        {"matmul_stack", matmul_stack},
+                                       {"pool_nan", pool_nan},
                                        {"pool_fixed", pool_fixed},
                                        {"pool_random", pool_random},
                                        {"pool_adaptive", pool_adaptive},
