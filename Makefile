@@ -69,8 +69,12 @@ proof: build
 	tools/setup.sh check
 	tools/setup.sh proof
 	$(WITH) tools/test.sh $(BUILD) -L proof
-	cmake --preset clang -B $(BUILD)-clang
+	cmake --preset clang -B $(BUILD)-clang --fresh
+	cmake --build $(BUILD)-clang --parallel $(JOBS)
 	tools/tidy.sh $(BUILD)-clang
+	cmake --preset asan -B $(BUILD)-asan
+	cmake --build $(BUILD)-asan --parallel $(JOBS)
+	$(WITH) tools/test.sh $(BUILD)-asan -LE 'static|large|long|proof' -E '^hdf5_faults|^full_disk'
 	tools/aarch64.sh $(BUILD)-aarch64
 
 # make demo and make test in a bare Debian 12 or 13 (which has oneDNN 3 and OpenMPI 5), without the CUDA toolkit and, where this

@@ -31,6 +31,7 @@ if(NOT WEFT_NATIVE AND WEFT_HAS_LEVELS)
     weft_test_properties(emulated_processor_${processor} 1 900)
     set_tests_properties(emulated_processor_${processor} PROPERTIES LABELS long SKIP_RETURN_CODE 77)
   endforeach()
+  set_tests_properties(emulated_processor_Nehalem PROPERTIES LABELS proof)
 endif()
 
 # Random geometries on guarded memory.
@@ -43,13 +44,13 @@ target_sources(random_kernels PRIVATE ${objects} ${device})
 target_link_libraries(random_kernels PRIVATE weft_test_main weft_flags ${WEFT_SYSTEM} Threads::Threads m)
 target_link_options(random_kernels PRIVATE -Wl,--wrap=wf_pool_take,--wrap=wf_pool_give,--wrap=wf_packed_free
   -Wl,--wrap=dnnl_primitive_execute,--wrap=dnnl_sgemm)
-# weft_random_kernels(LEVEL COMMAND...): 300 cases in `make test`, 5,000 in `make check`, 100,000 in `make proof`.
+# weft_random_kernels(LEVEL COMMAND...): 300 cases in `make test`, 2,000 in `make check`, 100,000 in `make proof`.
 # Not with the sanitizers, which see nothing of what oneDNN does; shut pages do, in any build.
 function(weft_random_kernels level)
   if(WEFT_SANITIZE)
     return()
   endif()
-  foreach(part ":300::300" "_more:5000:long:600" "_whole:100000:proof:7200")
+  foreach(part ":300::300" "_more:2000:long:600" "_whole:100000:proof:7200")
     string(REPLACE ":" ";" part "${part}")
     list(GET part 0 suffix)
     list(GET part 1 cases)

@@ -100,10 +100,11 @@ foreach(source mixed optim_scale pad functions_values loss_values)
 endforeach()
 # The short suite has emulated_contract_device, emulated_contract_memory, emulated_known_* and emulated_optim_scale of
 # the same kind.
-set(long emulated_contract_kernels emulated_contract_norm emulated_contract_group_norm emulated_contract_attention emulated_contract_elementwise emulated_contract_fold emulated_captured
+set(long emulated_contract_kernels emulated_contract_norm emulated_contract_group_norm emulated_contract_elementwise emulated_contract_fold emulated_captured
   emulated_captured_errors emulated_pad)
 set_property(TEST ${long} APPEND PROPERTY LABELS long)
 weft_test_long(${long})
+set_property(TEST emulated_contract_attention APPEND PROPERTY LABELS proof)
 if(WEFT_SANITIZE)
-  set_target_properties(${long} PROPERTIES EXCLUDE_FROM_ALL ON)
+  set_target_properties(${long} emulated_contract_attention PROPERTIES EXCLUDE_FROM_ALL ON)
 endif()

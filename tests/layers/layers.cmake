@@ -42,7 +42,7 @@ weft_test_samples(equiv_channel 3 RANKS 1 2 3 4 6 8 ARGS random)
 weft_test(equiv_pipeline_skips LEVEL optim RANKS 1 2 3)
 weft_test(random_pipelines LEVEL optim RANKS 1 2 3 4 6 8 ENVIRONMENT TEST_SAMPLES=20)
 target_compile_definitions(random_pipelines PRIVATE WF_TEST_FOLDER="${CMAKE_BINARY_DIR}") # for the table of pairs
-weft_test_samples(random_pipelines 4 RANKS 1 2 3 4 6 8 TIMEOUT 1200)
+weft_test_samples(random_pipelines 12 RANKS 1 2 3 4 6 8 TIMEOUT 1200)
 weft_test(pipeline_ties LEVEL optim RANKS 2 3 4)
 weft_test(pipeline_layouts LEVEL optim RANKS 1 2 4)
 weft_test(pipeline_misuse LEVEL optim RANKS 2 3)
