@@ -49,7 +49,8 @@ typedef struct wf_link {
 
 /* --- native ------------------------------------------------------------------------------------------------------- */
 
-/* What a native step of a schedule does: a call of the transport, or what stands between its calls. */
+/* What a native step of a schedule does with vectors x and y in device memory: a call of the transport, or what stands
+ * between its calls. */
 typedef enum wf_native_kind {
     WF_NATIVE_SEND = 0, /* x to rank `peer`; messages of a pair of ranks meet in their order */
     WF_NATIVE_RECV,     /* y from rank `peer` */
@@ -60,23 +61,12 @@ typedef enum wf_native_kind {
     WF_NATIVE_REDUCE,
     WF_NATIVE_REDUCE_SCATTER,
     /* Not of the transport alone: comm/guard/native.c. */
-    WF_NATIVE_COPY,   /* x to y, of type `to`, after all native calls before it */
+    WF_NATIVE_COPY,   /* x to y, in whose type, after all native calls before it */
     WF_NATIVE_GROUP,  /* calls from here on are one */
     WF_NATIVE_LAUNCH, /* ends the group; what the device computes next waits for it */
     WF_NATIVE_LEAVE,  /* ends the group; the device computes on, until a join */
     WF_NATIVE_JOIN    /* what the device computes next waits for all native calls before */
 } wf_native_kind;
-
-/* A call takes vectors x and y in device memory, of `count` elements a rank; 0 does nothing, on all ranks alike. The x
- * of a reduce-scatter and the y of an all-gather hold one block for each rank, in rank order; y or x may be this rank's
- * own block of it. */
-typedef struct wf_native_part {
-    wf_native_kind kind;
-    wf_dtype dtype, to; /* WF_U8: bytes; `to`: of a copy */
-    wf_reduce_op op;
-    int peer; /* of an all-gather and a reduce-scatter: nothing */
-    int64_t count;
-} wf_native_part;
 
 #define WF_NATIVE_WHY 64
 
@@ -125,7 +115,11 @@ typedef struct wf_native_transport {
      * way: what they have left in memory is not known. Else NULL. */
     const wf_comm *(*forget)(wf_comm *comm);
 
-    wf_status (*call)(wf_comm *comm, const wf_native_part *part, const void *x, void *y);
+    /* x and y are of one length, the elements of a rank; 0 does nothing, on all ranks alike. At the x of a
+     * reduce-scatter and the y of an all-gather lies one such block for each rank, in rank order; y or x may be this
+     * rank's own block of it. */
+    wf_status (*call)(wf_comm *comm, wf_native_kind kind, wf_reduce_op op, int peer, const wf_strided *x,
+                      const wf_strided *y);
     /* Calls between begin and end are one; sends and receives are made there alone. Unless end joins, the context's
      * stream does not wait before `join`: it computes meanwhile. */
     wf_status (*begin)(wf_comm *comm);

@@ -117,6 +117,8 @@ wf_status wf_boundary_read(wf_ctx *ctx, wf_shape global, const wf_boundary *boun
                            const wf_boxed *to) WF_NODISCARD;
 wf_status wf_boundary_add(wf_ctx *ctx, wf_shape global, const wf_boundary *boundary, const wf_boxed *place,
                           const wf_boxed *source) WF_NODISCARD;
+/* n elements, one behind the other. */
+wf_strided wf_strided_row(const void *data, wf_dtype dtype, int64_t n);
 /* Every element becomes the value. */
 wf_status wf_strided_fill(wf_ctx *ctx, const wf_strided *y, double value) WF_NODISCARD;
 /* Dense elements of a float type change their sign; WF_ERR_DTYPE for another one. */

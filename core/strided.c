@@ -73,6 +73,11 @@ wf_status wf_strided_gather(wf_ctx *ctx, const wf_strided *place, const wf_strid
     return WF_OK;
 }
 
+wf_strided wf_strided_row(const void *data, wf_dtype dtype, int64_t n)
+{
+    return (wf_strided){.data = (void *)data, .dtype = dtype, .rank = 1, .dim = {n}, .stride = {1}};
+}
+
 /* Through a copy of one number with strides of 0: tables have a fill for dense arrays only. */
 wf_status wf_strided_fill(wf_ctx *ctx, const wf_strided *y, double value)
 {

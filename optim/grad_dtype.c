@@ -1,14 +1,10 @@
 /* Sums gradients in a narrower type than the one they are computed in: rounds, sums in f32, widens. Called by the
  * buckets with `grad_dtype`, never for f32. */
+#include "core/boundary_author.h"
 #include "core/captured_author.h"
 #include "optim/multi_node_impl.h"
 
 #include <math.h>
-
-static wf_strided row(void *data, wf_dtype dtype, int64_t count)
-{
-    return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {count}, .stride = {1}};
-}
 
 /* Finds a sum that exceeded the range of f16, or a gradient that was not finite: the sum of squares is then not finite.
  */
@@ -32,7 +28,8 @@ static wf_status narrow(void *own)
     const wf_buckets *all = bucket->all;
     const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
     float *flat = all->grads->flat->data;
-    const wf_strided mine = row(flat + base, WF_F32, count), sent = row(all->narrow, all->opts.grad_dtype, count);
+    const wf_strided mine = wf_strided_row(flat + base, WF_F32, count);
+    const wf_strided sent = wf_strided_row(all->narrow, all->opts.grad_dtype, count);
     return all->optim->ctx->k->copy(all->optim->ctx, &mine, &sent, false);
 }
 
@@ -46,9 +43,9 @@ static wf_status widen_sums(void *own)
     const int64_t base = all->offset[bucket->first], count = all->offset[bucket->last] - base;
     const int64_t summed = bucket->hi - bucket->lo;
     float *flat = all->grads->flat->data;
-    const wf_strided sums = row(flat + bucket->lo, WF_F32, summed);
+    const wf_strided sums = wf_strided_row(flat + bucket->lo, WF_F32, summed);
     const wf_strided arrived =
-        row((char *)all->narrow + (size_t)(bucket->lo - base) * size, all->opts.grad_dtype, summed);
+        wf_strided_row((char *)all->narrow + (size_t)(bucket->lo - base) * size, all->opts.grad_dtype, summed);
     wf_background_count_copied(bucket->comm, (size_t)(count + summed) * size);
     if (summed == 0)
         return WF_OK;

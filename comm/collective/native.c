@@ -1,6 +1,7 @@
 /* Calls on lists by the native transport. Types and shapes have travelled ahead by messages, so all ranks know that
  * lengths are equal. */
 #include "comm/collective/collective_impl.h"
+#include "core/boundary_author.h"
 
 /* A native connection knows no tags: it matches the messages of two ranks by their order. That is the order in which
  * receivers come, if senders wait for them. MPI lets them wait too with all that is longer than it sends at once, so no
@@ -10,19 +11,15 @@ size_t wf_native_least(const wf_comm *comm)
     return comm->native ? WF_PROMPT_BYTES + 1 : SIZE_MAX;
 }
 
-static wf_status keep(wf_comm *comm, const void *x, void *y, size_t bytes)
+static wf_status pass(wf_comm *comm, wf_native_kind kind, const void *from, void *to, size_t bytes, int peer)
 {
-    wf_ctx *ctx = comm->shared->ctx;
-    const wf_strided src = {.data = (void *)x, .dtype = WF_U8, .rank = 1, .dim = {(int64_t)bytes}, .stride = {1}};
-    wf_strided dst = src;
-    dst.data = y;
-    return bytes > 0 && x != y ? ctx->k->copy(ctx, &src, &dst, false) : WF_OK;
+    const wf_strided x = wf_strided_row(from, WF_U8, (int64_t)bytes), y = wf_strided_row(to, WF_U8, (int64_t)bytes);
+    return wf_native_run(comm, kind, WF_SUM, peer, &x, &y);
 }
 
 wf_status wf_native_pass(wf_comm *comm, wf_native_kind kind, const wf_buffer *buffer, int peer)
 {
-    const wf_native_part part = {.kind = kind, .count = (int64_t)buffer->bytes, .dtype = WF_U8, .peer = peer};
-    return wf_native_run(comm, &part, buffer->data, buffer->data);
+    return pass(comm, kind, buffer->data, buffer->data, buffer->bytes, peer);
 }
 
 wf_status wf_native_move_lists(wf_comm *comm)
@@ -55,7 +52,7 @@ wf_status wf_native_reduce_lists(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
     void *all;
     wf_status status;
     if (wf_agreed_alone(wf_engine_agreed(comm)))
-        return keep(comm, out[comm->rank].data, result->data, result->bytes);
+        return pass(comm, WF_NATIVE_COPY, out[comm->rank].data, result->data, result->bytes, -1);
     shard[0] = 0;
     for (int r = 0; r < comm->size; r++)
         shard[r + 1] = shard[r] + wf_tensor_count(out[r].tensor);
@@ -70,10 +67,10 @@ wf_status wf_native_reduce_lists(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
         return WF_OK;
     WF_TRY(wf_pool_take(ctx, bytes, &all));
     for (int r = 0; r < comm->size; r++)
-        WF_TRY_OUT(keep(comm, out[r].data, (char *)all + (size_t)shard[r] * size, out[r].bytes));
+        WF_TRY_OUT(pass(comm, WF_NATIVE_COPY, out[r].data, (char *)all + (size_t)shard[r] * size, out[r].bytes, -1));
     WF_TRY_OUT(wf_engine_run(comm, &call, NULL, all));
     const char *part = (char *)all + (size_t)shard[comm->rank] * size;
-    WF_TRY_OUT(keep(comm, part, result->data, result->bytes));
+    WF_TRY_OUT(pass(comm, WF_NATIVE_COPY, part, result->data, result->bytes, -1));
 out:
     wf_pool_give(ctx, all, bytes);
     return status;

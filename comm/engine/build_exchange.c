@@ -437,7 +437,7 @@ static void fill_rest(const exchange *e)
 
 static wf_steps add_mark(wf_builder *b, wf_native_kind kind)
 {
-    return wf_add_native(b, (wf_native_part){.kind = kind}, WF_NOWHERE, WF_NOWHERE);
+    return wf_add_native(b, (wf_step){.list = (int32_t)kind}, WF_NOWHERE, WF_NOWHERE);
 }
 
 /* Everything that a rank sends and receives is one group of the native transport. The device computes on until the

@@ -40,16 +40,18 @@ static bool is_alone(const native_call *n)
 
 static void add_native_copy(const native_call *n, wf_address x, wf_dtype from, wf_address y, wf_dtype to, int64_t count)
 {
+    const wf_step copy = {.list = WF_NATIVE_COPY, .dtype = (uint8_t)from, .to_dtype = (uint8_t)to, .value = count};
     if (count > 0)
-        wf_add_native(n->b, (wf_native_part){.kind = WF_NATIVE_COPY, .count = count, .dtype = from, .to = to}, x, y);
+        wf_add_native(n->b, copy, x, y);
     wf_builder_phase(n->b);
 }
 
 /* Each is a phase of its own, since the transport matches calls by their order. */
 static void add_call(const native_call *n, wf_native_kind kind, wf_address x, wf_address y, int64_t count, int peer)
 {
-    const wf_native_part part = {.kind = kind, .count = count, .dtype = n->dtype, .op = n->call->op, .peer = peer};
-    wf_add_native(n->b, part, x, y);
+    wf_step step = {.list = (int32_t)kind, .op = (uint8_t)n->call->op, .peer = peer, .value = count};
+    step.dtype = step.to_dtype = (uint8_t)n->dtype;
+    wf_add_native(n->b, step, x, y);
     wf_builder_phase(n->b);
 }
 

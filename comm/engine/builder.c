@@ -22,7 +22,7 @@ struct wf_builder {
     bool failed;
     uint8_t flags, grouped; /* of the next step; of messages, which may be in a native group */
     size_t most_bytes;
-    list step, operand, wait, input, box, call, launch, pending;
+    list step, operand, wait, input, box, call, pending;
     list known[WF_OPERAND_SHARED + 1]; /* operands by kind and number */
     int32_t phase_first;               /* the steps of this phase begin here */
     int32_t phase_join;                /* what they wait for; -1: nothing */
@@ -86,7 +86,6 @@ wf_builder *wf_builder_new(wf_ctx *ctx, const wf_agreed *agreed, int rank)
     b->input.size = sizeof(wf_address);
     b->box.size = sizeof(wf_step_box);
     b->call.size = sizeof(wf_step_call);
-    b->launch.size = sizeof(wf_native_part);
     return b;
 }
 
@@ -516,14 +515,13 @@ wf_steps wf_add_call(wf_builder *b, wf_step_call call, wf_address from, wf_addre
     return add(b, step);
 }
 
-wf_steps wf_add_native(wf_builder *b, wf_native_part part, wf_address x, wf_address y)
+wf_steps wf_add_native(wf_builder *b, wf_step step, wf_address x, wf_address y)
 {
-    wf_step step = step_of(WF_STEP_NATIVE, x, y, 0);
-    step.list = b->launch.count;
-    b->grouped = part.kind == WF_NATIVE_GROUP ? WF_STEP_GROUPED | WF_STEP_UNCOUNTED : 0;
-    wf_native_part *at = grow(b, &b->launch, 1);
-    if (at)
-        *at = part;
+    step.kind = WF_STEP_NATIVE;
+    step.from = x;
+    step.to = y;
+    step.also = WF_NOWHERE;
+    b->grouped = step.list == WF_NATIVE_GROUP ? WF_STEP_GROUPED | WF_STEP_UNCOUNTED : 0;
     return add(b, step);
 }
 
@@ -573,7 +571,6 @@ wf_status wf_builder_end(wf_builder *b, wf_schedule **schedule)
     s->input = b->input.data;
     s->box = b->box.data;
     s->call = b->call.data;
-    s->launch = b->launch.data;
     s->pieces = b->passed.data;
     s->rings = b->passed.count;
     s->device = b->agreed->staged;

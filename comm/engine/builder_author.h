@@ -7,7 +7,6 @@
 
 #include "comm/comm.h"
 #include "comm/engine/agreed_author.h"
-#include "comm/transport_author.h"
 #include "core/status_author.h"
 
 typedef enum wf_operand_kind {
@@ -126,9 +125,6 @@ wf_steps wf_add_pack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype d
 wf_steps wf_add_unpack(wf_builder *b, wf_address from, wf_step_box box, wf_dtype dtype, wf_address to, bool adds);
 wf_steps wf_add_copy_box(wf_builder *b, wf_address from, wf_step_box out, wf_dtype dtype, wf_address to, wf_step_box in,
                          bool adds);
-/* Puts a call on the stream of the native transport, on device memory x and y: over once it is there. After
- * WF_NATIVE_GROUP, messages are calls of that group up to the next native step, and counted by the transport. */
-wf_steps wf_add_native(wf_builder *b, wf_native_part part, wf_address x, wf_address y);
 /* Every element of the box becomes the value. */
 wf_steps wf_add_fill(wf_builder *b, wf_step_box box, wf_dtype dtype, wf_address to, double value);
 wf_steps wf_add_stage(wf_builder *b, wf_address from, wf_address to, size_t bytes, bool to_host);

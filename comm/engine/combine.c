@@ -1,5 +1,6 @@
 /* Reductions of buffers of the host, in the order of their inputs. */
 #include "comm/engine/engine_impl.h"
+#include "core/boundary_author.h"
 #include "core/processor_author.h"
 
 #include <string.h>
@@ -71,8 +72,7 @@ static void combine_tile(wf_reduce_op op, wf_dtype dtype, int inputs, const void
 static wf_status convert(wf_ctx *ctx, wf_dtype from, const void *x, wf_dtype to, void *y, int64_t n)
 {
     const wf_kernels *k = ctx->k->host ? ctx->k : wf_kernels_ref();
-    const wf_strided src = {.data = (void *)x, .dtype = from, .rank = 1, .dim = {n}, .stride = {1}};
-    const wf_strided dst = {.data = y, .dtype = to, .rank = 1, .dim = {n}, .stride = {1}};
+    const wf_strided src = wf_strided_row(x, from, n), dst = wf_strided_row(y, to, n);
     return k->copy(ctx, &src, &dst, false);
 }
 

@@ -127,12 +127,6 @@ typedef struct wf_engine {
     wf_engine_store store;
 } wf_engine;
 
-/* --- run_native.c --- */
-
-/* Runs a native step; puts a message into the group that is open. */
-wf_status wf_run_native(const wf_run *run, const wf_step *step) WF_NODISCARD;
-wf_status wf_run_native_message(const wf_run *run, const wf_step *step) WF_NODISCARD;
-
 /* --- combine.c --- */
 
 /* y[i] = in[0][i] op in[1][i] op ...; y may be one of the inputs. Host memory. */

@@ -276,11 +276,22 @@ static wf_status call_step(wf_run *run, const wf_step *step)
                : WF_OK;
 }
 
+/* A simulation has no native transport: messages of a group go by its link, and where the group begins and ends does
+ * not matter to them. */
+static wf_status native_step(const wf_run *run, const wf_step *step)
+{
+    const wf_native_kind kind = (wf_native_kind)step->list;
+    const wf_strided x = wf_strided_row(data_at(run, step->from), (wf_dtype)step->dtype, step->value);
+    const wf_strided y = wf_strided_row(data_at(run, step->to), (wf_dtype)step->to_dtype, step->value);
+    WF_CHECK(run->launch || kind > WF_NATIVE_COPY, WF_ERR_STATE, "a native step runs without a native transport");
+    return run->launch ? run->launch(run->launch_own, kind, (wf_reduce_op)step->op, step->peer, &x, &y) : WF_OK;
+}
+
 static wf_status local_step(wf_run *run, const wf_step *step)
 {
     switch (step->kind) {
     case WF_STEP_NATIVE:
-        return wf_run_native(run, step);
+        return native_step(run, step);
     case WF_STEP_COMBINE:
         return combine_step(run, step);
     case WF_STEP_COPY:
@@ -306,18 +317,17 @@ static wf_status begin_message(wf_run *run, int32_t i)
 {
     const wf_schedule *s = run->schedule;
     const wf_step *step = &s->step[i];
+    const bool receives = step->kind == WF_STEP_RECV;
+    void *data = data_at(run, receives ? step->to : step->from);
     if (step->flags & WF_STEP_GROUPED && run->launch) {
-        WF_TRY(wf_run_native_message(run, step));
+        const wf_strided row = wf_strided_row(data, WF_U8, (int64_t)step->bytes);
+        const wf_native_kind kind = receives ? WF_NATIVE_RECV : WF_NATIVE_SEND;
+        WF_TRY(run->launch(run->launch_own, kind, WF_SUM, step->peer, &row, &row));
         finish(run, i);
     } else {
-        const bool receives = step->kind == WF_STEP_RECV;
         wf_transfer *message = &run->message[run->messages];
-        *message = (wf_transfer){.data = data_at(run, receives ? step->to : step->from),
-                                 .bytes = step->bytes,
-                                 .peer = step->peer,
-                                 .tag = run->tag,
-                                 .step = i,
-                                 .sending = !receives};
+        *message = (wf_transfer){
+            .data = data, .bytes = step->bytes, .peer = step->peer, .tag = run->tag, .step = i, .sending = !receives};
         WF_TRY(run->link->start(run->link->own, message));
         run->messages++;
     }

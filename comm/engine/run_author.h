@@ -15,7 +15,8 @@
 typedef atomic_int_least64_t wf_ring_flag;
 
 /* Runs a native step on the memory x and y. */
-typedef wf_status (*wf_native_step)(void *own, const wf_native_part *part, const void *x, void *y);
+typedef wf_status (*wf_native_step)(void *own, wf_native_kind kind, wf_reduce_op op, int peer, const wf_strided *x,
+                                    const wf_strided *y);
 
 /* What it runs on is the owner's, who fills it in before the begin: NULL or 0 until then, and borrowed until the end.
  */

@@ -80,7 +80,6 @@ void wf_schedule_free(wf_schedule *s)
     free(s->input);
     free(s->box);
     free(s->call);
-    free(s->launch);
     free(s->pieces);
     free(s->first_follower);
     free(s->follower);

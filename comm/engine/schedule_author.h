@@ -16,6 +16,7 @@
 
 #include "comm/engine/builder_author.h"
 #include "comm/recorder_author.h"
+#include "comm/transport_author.h"
 
 typedef enum wf_step_kind {
     WF_STEP_SEND = 0, /* `bytes` of `from` to `peer` */
@@ -29,7 +30,7 @@ typedef enum wf_step_kind {
     WF_STEP_NOTIFY,   /* this rank's flag `flag` becomes `value`: of the slot `to`, or where that is nowhere, of all */
     WF_STEP_AWAIT,    /* waits until flag `flag` of rank `peer` of the node is at least `value`, of a slot just that */
     WF_STEP_CALL,     /* a local function; without one it only joins the steps that it waits for */
-    WF_STEP_NATIVE,   /* a call of the native transport on `from` and `to`, which is told of it and goes on by itself */
+    WF_STEP_NATIVE,   /* a wf_native_kind, of `value` elements of `from` and `to`: the transport goes on by itself */
     WF_STEP_FENCE,    /* over when the device has done all that it was given before */
     WF_STEP_KINDS
 } wf_step_kind;
@@ -47,11 +48,12 @@ enum {
 
 typedef struct wf_step {
     uint8_t kind, op, dtype, flags;
+    uint8_t to_dtype; /* native: of `to` */
     int32_t peer;
     int32_t wait, waits;  /* it waits for schedule->wait[wait .. wait + waits) */
     int32_t before;       /* the message of this pair and direction that is posted before it; -1: none */
     int32_t list, inputs; /* combine: schedule->input[list ...]; pack, unpack, fill: ->box[list]; call: ->call[list];
-                             native: ->launch[list]; fence: its number; else -1 */
+                             native: its wf_native_kind; fence: its number; else -1 */
     int32_t flag;
     int32_t ring; /* notify, await: whose pieces `value` counts, 0: the node's; else a pair's */
     wf_address from, to, also;
@@ -73,7 +75,6 @@ typedef struct wf_schedule {
     wf_address *input;
     wf_step_box *box;
     wf_step_call *call;
-    wf_native_part *launch;
     /* The steps that wait for step i: follower[first_follower[i] .. first_follower[i + 1]); and the message that is
      * posted after it: next[i], -1 if there is none. */
     int32_t *first_follower, *follower, *next;
@@ -121,6 +122,10 @@ const char *wf_step_text(const wf_schedule *schedule, int32_t step, const int32_
 
 /* --- making one: the steps are added by comm/engine/builder_author.h --- */
 
+/* Adds a native step on device memory x and y; `step` has its list, op, types, peer and value. It is over once it is on
+ * the transport's stream. After WF_NATIVE_GROUP, messages are calls of that group up to the next native step, and
+ * counted by the transport. */
+wf_steps wf_add_native(wf_builder *b, wf_step step, wf_address x, wf_address y);
 /* The agreed configuration is borrowed until the end. */
 wf_builder *wf_builder_new(wf_ctx *ctx, const wf_agreed *agreed, int rank);
 /* The schedule, which the caller frees; the builder is gone in any case. */

@@ -119,7 +119,7 @@ const char *wf_step_text(const wf_schedule *s, int32_t i, const int32_t *world_r
             snprintf(text, size, "join");
         break;
     case WF_STEP_NATIVE:
-        snprintf(text, size, "%s of the native transport", native_text(s->launch[step->list].kind));
+        snprintf(text, size, "%s of the native transport", native_text((wf_native_kind)step->list));
         break;
     case WF_STEP_FENCE:
         snprintf(text, size, "until the device has done what it was given");

@@ -126,7 +126,8 @@ wf_status wf_native_join_sums(wf_comm *comm) WF_NODISCARD;
 /* Begins a group of calls. A captured step that has any call checks before each run that comm is alive. */
 wf_status wf_native_begin(wf_comm *comm) WF_NODISCARD;
 /* Puts a call, or what stands between calls, on the transport's stream (wf_native_step); own is the communicator. */
-wf_status wf_native_run(void *own, const wf_native_part *part, const void *x, void *y) WF_NODISCARD;
+wf_status wf_native_run(void *own, wf_native_kind kind, wf_reduce_op op, int peer, const wf_strided *x,
+                        const wf_strided *y) WF_NODISCARD;
 /* Fails while a step is captured: what follows passes through the host's memory, which a captured step cannot have. */
 wf_status wf_comm_forbid_capture(wf_comm *comm, const char *what) WF_NODISCARD;
 /* Waits for what is on its way, with the communicator's time-out; gives it up where the communicator is dead. */

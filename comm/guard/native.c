@@ -105,38 +105,37 @@ wf_status wf_native_begin(wf_comm *comm)
     return wf_transport_native.begin(comm);
 }
 
-static wf_status copy_part(wf_comm *comm, const wf_native_part *part, const void *x, void *y)
+static wf_status copy(wf_comm *comm, const wf_strided *x, const wf_strided *y)
 {
     wf_ctx *ctx = comm->shared->ctx;
-    const wf_strided from = {.data = (void *)x, .dtype = part->dtype, .rank = 1, .dim = {part->count}, .stride = {1}};
-    const wf_strided to = {.data = y, .dtype = part->to, .rank = 1, .dim = {part->count}, .stride = {1}};
-    if (x == y)
+    if (x->data == y->data || x->dim[0] == 0)
         return WF_OK;
     /* The context's stream waits for what has come; the transport waits for that stream by itself. */
     if (comm->native)
         WF_TRY(wf_transport_native.join(comm));
-    if (part->to != part->dtype)
-        comm->traffic.bytes_copied += (size_t)part->count * wf_dtype_size(part->dtype);
-    return ctx->k->copy(ctx, &from, &to, false);
+    if (y->dtype != x->dtype)
+        comm->traffic.bytes_copied += (size_t)x->dim[0] * wf_dtype_size(x->dtype);
+    return ctx->k->copy(ctx, x, y, false);
 }
 
-wf_status wf_native_run(void *own, const wf_native_part *part, const void *x, void *y)
+wf_status wf_native_run(void *own, wf_native_kind kind, wf_reduce_op op, int peer, const wf_strided *x,
+                        const wf_strided *y)
 {
     wf_comm *comm = own;
-    switch (part->kind) {
+    switch (kind) {
     case WF_NATIVE_COPY:
-        return copy_part(comm, part, x, y);
+        return copy(comm, x, y);
     case WF_NATIVE_GROUP:
         return wf_native_begin(comm);
     case WF_NATIVE_LAUNCH:
     case WF_NATIVE_LEAVE:
-        return wf_transport_native.end(comm, part->kind == WF_NATIVE_LAUNCH);
+        return wf_transport_native.end(comm, kind == WF_NATIVE_LAUNCH);
     case WF_NATIVE_JOIN:
         return wf_transport_native.join(comm);
     default:
-        if (part->count > 0)
+        if (x->dim[0] > 0)
             WF_TRY(wf_ctx_capture_uses(comm->shared->ctx, check_alive, comm));
-        return wf_transport_native.call(comm, part, x, y);
+        return wf_transport_native.call(comm, kind, op, peer, x, y);
     }
 }
 

@@ -237,20 +237,14 @@ static wf_status touch_boxes(proof *p, int64_t n, const wf_step *step)
 /* What a native call reads and writes on this rank; the transport itself is taken to be right. */
 static wf_status touch_native(proof *p, int64_t n, const wf_schedule *s, const wf_step *step)
 {
-    const wf_native_part *part = &s->launch[step->list];
-    const size_t bytes = (size_t)part->count * wf_dtype_size(part->dtype), ranks = (size_t)s->ranks;
-    const bool sends = part->kind == WF_NATIVE_BCAST && part->peer == s->rank;
-    const bool receives = part->kind != WF_NATIVE_REDUCE || part->peer < 0 || part->peer == s->rank;
-    if (part->kind == WF_NATIVE_COPY) {
-        WF_TRY(touch(p, n, step->from, bytes, false));
-        return touch(p, n, step->to, (size_t)part->count * wf_dtype_size(part->to), true);
-    }
+    const wf_native_kind kind = (wf_native_kind)step->list;
+    const size_t count = (size_t)step->value, ranks = (size_t)s->ranks;
+    const size_t x = (kind == WF_NATIVE_REDUCE_SCATTER ? ranks : 1) * count * wf_dtype_size((wf_dtype)step->dtype);
+    const size_t y = (kind == WF_NATIVE_ALLGATHER ? ranks : 1) * count * wf_dtype_size((wf_dtype)step->to_dtype);
+    const bool root = step->peer == s->rank;
     /* The sender of a broadcast sends what is in y, the others receive into it. */
-    WF_TRY(touch(p, n, sends ? step->to : step->from, part->kind == WF_NATIVE_REDUCE_SCATTER ? ranks * bytes : bytes,
-                 false));
-    if (!receives)
-        return WF_OK;
-    return touch(p, n, step->to, part->kind == WF_NATIVE_ALLGATHER ? ranks * bytes : bytes, true);
+    WF_TRY(touch(p, n, kind == WF_NATIVE_BCAST && root ? step->to : step->from, x, false));
+    return kind != WF_NATIVE_REDUCE || root || step->peer < 0 ? touch(p, n, step->to, y, true) : WF_OK;
 }
 
 static wf_status list_step(proof *p, int64_t n)

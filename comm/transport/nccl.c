@@ -428,69 +428,73 @@ static wf_status join_sums(wf_comm *comm)
 }
 
 /* What a ring sends, as NCCL's documentation counts it; NCCL itself tells nothing. */
-static size_t sent_by(const wf_comm *comm, const wf_native_part *c, size_t bytes)
+static size_t sent_by(const wf_comm *comm, wf_native_kind kind, int peer, size_t bytes)
 {
     const size_t size = (size_t)comm->size, others = size - 1;
-    switch (c->kind) {
+    switch (kind) {
     case WF_NATIVE_RECV:
         return 0;
     case WF_NATIVE_SEND:
         return bytes;
     case WF_NATIVE_BCAST:
-        return comm->rank == c->peer ? bytes * others : 0;
+        return comm->rank == peer ? bytes * others : 0;
     case WF_NATIVE_REDUCE:
-        if (c->peer < 0)
+        if (peer < 0)
             return 2 * bytes * others / size;
         /* In a group it is a part of a reduce-scatter, whose root sends nothing. */
-        return comm->rank != c->peer ? bytes : comm->native->grouped ? 0 : bytes * others / size;
+        return comm->rank != peer ? bytes : comm->native->grouped ? 0 : bytes * others / size;
     default:
         return bytes * others;
     }
 }
 
-static wf_status launch(const wf_comm *comm, const wf_native_part *c, const void *x, void *y)
+static wf_status launch(const wf_comm *comm, wf_native_kind kind, wf_reduce_op op, int peer, const wf_strided *from,
+                        const wf_strided *to)
 {
-    const size_t n = (size_t)c->count;
-    const ncclDataType_t type = type_of(c->dtype);
+    const void *x = from->data;
+    void *y = to->data;
+    const size_t n = (size_t)from->dim[0];
+    const ncclDataType_t type = type_of(from->dtype);
     const ncclComm_t own = comm->native->nccl;
     const cudaStream_t stream = (cudaStream_t)(void *)comm->native->stream->stream;
-    switch (c->kind) {
+    switch (kind) {
     case WF_NATIVE_SEND:
-        TRY_NCCL(comm, ncclSend(x, n, type, c->peer, own, stream));
+        TRY_NCCL(comm, ncclSend(x, n, type, peer, own, stream));
         break;
     case WF_NATIVE_RECV:
-        TRY_NCCL(comm, ncclRecv(y, n, type, c->peer, own, stream));
+        TRY_NCCL(comm, ncclRecv(y, n, type, peer, own, stream));
         break;
     case WF_NATIVE_BCAST:
-        TRY_NCCL(comm, ncclBroadcast(y, y, n, type, c->peer, own, stream));
+        TRY_NCCL(comm, ncclBroadcast(y, y, n, type, peer, own, stream));
         break;
     case WF_NATIVE_ALLGATHER:
         TRY_NCCL(comm, ncclAllGather(x, y, n, type, own, stream));
         break;
     case WF_NATIVE_REDUCE:
-        if (c->peer < 0)
-            TRY_NCCL(comm, ncclAllReduce(x, y, n, type, op_of(c->op), own, stream));
+        if (peer < 0)
+            TRY_NCCL(comm, ncclAllReduce(x, y, n, type, op_of(op), own, stream));
         else
-            TRY_NCCL(comm, ncclReduce(x, y, n, type, op_of(c->op), c->peer, own, stream));
+            TRY_NCCL(comm, ncclReduce(x, y, n, type, op_of(op), peer, own, stream));
         break;
     case WF_NATIVE_REDUCE_SCATTER:
-        TRY_NCCL(comm, ncclReduceScatter(x, y, n, type, op_of(c->op), own, stream));
+        TRY_NCCL(comm, ncclReduceScatter(x, y, n, type, op_of(op), own, stream));
         break;
     default:
-        WF_FAIL(WF_ERR_STATE, "%d is no call of NCCL", (int)c->kind);
+        WF_FAIL(WF_ERR_STATE, "%d is no call of NCCL", (int)kind);
     }
     return WF_OK;
 }
 
-static wf_status call(wf_comm *comm, const wf_native_part *c, const void *x, void *y)
+static wf_status call(wf_comm *comm, wf_native_kind kind, wf_reduce_op op, int peer, const wf_strided *x,
+                      const wf_strided *y)
 {
-    if (c->count == 0)
+    if (x->dim[0] == 0)
         return WF_OK;
     WF_TRY(behind(comm));
-    WF_TRY(launch(comm, c, x, y));
+    WF_TRY(launch(comm, kind, op, peer, x, y));
     if (!comm->native->grouped)
         WF_TRY(comm->native->wait(comm));
-    const size_t sent = sent_by(comm, c, (size_t)c->count * wf_dtype_size(c->dtype));
+    const size_t sent = sent_by(comm, kind, peer, (size_t)x->dim[0] * wf_dtype_size(x->dtype));
     comm->traffic.bytes_sent += sent;
     comm->traffic.messages += sent > 0;
     return ahead(comm);

@@ -4,6 +4,7 @@
 #include "layers/sync_norm.h"
 
 #include "comm/comm_author.h"
+#include "core/boundary_author.h"
 #include "core/captured_author.h"
 #include "layers/parallel/parallel_impl.h"
 
@@ -163,16 +164,10 @@ static wf_status stats(void *user, const wf_tensor *x, double count, const wf_ar
 
 /* --- backward ----------------------------------------------------------------------------------------------------- */
 
-/* Two views of the same n numbers, in the layer's type and in f64. */
-static wf_strided run_of(void *data, wf_dtype dtype, int64_t n)
-{
-    return (wf_strided){.data = data, .dtype = dtype, .rank = 1, .dim = {n}, .stride = {1}};
-}
-
 static wf_status sum_wide(wf_comm *comm, wf_ctx *ctx, const wf_array *sums, void *wide)
 {
     const int64_t n = wf_array_count(sums);
-    const wf_strided own = run_of(sums->data, sums->dtype, n), all = run_of(wide, WF_F64, n);
+    const wf_strided own = wf_strided_row(sums->data, sums->dtype, n), all = wf_strided_row(wide, WF_F64, n);
     WF_TRY(ctx->k->copy(ctx, &own, &all, false));
     WF_TRY(wf_allreduce_raw(comm, wide, wide, n, WF_F64, WF_SUM));
     return ctx->k->copy(ctx, &all, &own, false);

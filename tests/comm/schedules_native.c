@@ -19,7 +19,7 @@ static void count_steps(const wf_schedule *s, const char *name, int *calls, int 
         WF_EXPECT(joins || step->kind == WF_STEP_NATIVE, "%s has a step of kind %d", name, step->kind);
         if (step->kind != WF_STEP_NATIVE)
             continue;
-        const wf_native_kind kind = s->launch[step->list].kind;
+        const wf_native_kind kind = (wf_native_kind)step->list;
         WF_EXPECT(kind <= WF_NATIVE_COPY || kind == (*marks == 0 ? WF_NATIVE_GROUP : WF_NATIVE_LAUNCH),
                   "%s has mark %d of kind %d", name, *marks, kind);
         *copies += kind == WF_NATIVE_COPY;

@@ -5,6 +5,7 @@
 #include "comm/mesh.h"
 #include "comm/reducer_author.h"
 #include "comm/transport_author.h"
+#include "core/boundary_author.h"
 #include "core/tensor_author.h"
 #include "tests/fake/guard.h"
 #include "tests/fake/nccl_fake.h"
@@ -194,9 +195,9 @@ static void computes_meanwhile(void)
 /* Past the communicator's own checks. */
 static wf_status native(wf_comm *by, wf_native_kind kind, const wf_tensor *x, wf_tensor *y, int peer)
 {
-    const wf_native_part call = {
-        .kind = kind, .count = wf_tensor_count(x), .dtype = x->dtype, .op = WF_SUM, .peer = peer};
-    return wf_transport_native.call(by, &call, x->data, y->data);
+    const int64_t n = wf_tensor_count(x);
+    const wf_strided from = wf_strided_row(x->data, x->dtype, n), to = wf_strided_row(y->data, y->dtype, n);
+    return wf_transport_native.call(by, kind, WF_SUM, peer, &from, &to);
 }
 
 /* The context's stream does not wait. */

@@ -9,9 +9,9 @@ cd "$here/../.."
 
 # Limits: what the tree has now, and behind it what is wanted. Lower one after a change; never raise it.
 most_asks=5       # 5: lines outside of transports and native files that ask for the native transport
-most_forms=7      # 6: structs that describe one communication
+most_forms=6      # 6: structs that describe one communication
 most_fields=30    # 30: of struct wf_comm
-most_lines=15014  # 12500: of comm without its proof and its files
+most_lines=14986  # 12500: of comm without its proof and its files
 least_comments=88 # 90: lines of comments in a thousand written lines of .c and .cu, of the whole library
 
 check() {
