@@ -1,6 +1,7 @@
 /* How fast the ranks of mpirun sum gradients: by every communicator's name, by plain MPI_Allreduce, and by wf_allreduce
  * on a tensor (communicator "auto"), in one run that takes them in turn. Medians over repetitions of the slowest rank's
- * time.
+ * time. "copy" is what memory allows for long buffers in a node: all ranks copy as many bytes at the same time, since a
+ * sum reads and writes each byte of every rank once at least.
  *
  *     mpirun -np 2 allreduce_bench --out allreduce
  *
@@ -27,9 +28,9 @@
 
 static const char *const way[] = {"MPI_Allreduce", "wf_allreduce",    "naive",       "flat",
                                   "hierarchical",  "two_dimensional", "single_node", "non_cuda_aware",
-                                  "pure_nccl",     "dummy",           "auto"};
+                                  "pure_nccl",     "dummy",           "auto",        "copy"};
 
-enum { MPI_WAY, TENSOR_WAY, WAYS = sizeof way / sizeof *way };
+enum { MPI_WAY, TENSOR_WAY, WAYS = sizeof way / sizeof *way, COPY_WAY = WAYS - 1 };
 
 typedef struct settings {
     const char *out;
@@ -37,8 +38,8 @@ typedef struct settings {
 } settings;
 
 typedef struct bench {
-    wf_comm *comm[WAYS]; /* NULL: MPI's way, and names that cannot be here */
-    float *data;
+    wf_comm *comm[WAYS]; /* NULL: MPI's way, the copy, and names that cannot be here */
+    float *data, *copy;
     wf_tensor *tensor; /* the first elements of data */
     double *seconds[WAYS];
     int rank, size, nodes;
@@ -63,19 +64,20 @@ static settings read_settings(int argc, char **argv)
 
 static bool runs(const bench *b, int w)
 {
-    return w == MPI_WAY || b->comm[w];
+    return w == MPI_WAY || w == COPY_WAY || b->comm[w];
 }
 
 static void open_all(bench *b, const settings *s)
 {
     const MPI_Comm world = MPI_COMM_WORLD;
     b->data = calloc((size_t)s->most, 1);
+    b->copy = calloc((size_t)s->most, 1);
     for (int w = 0; w < WAYS; w++) {
         b->seconds[w] = calloc((size_t)s->repeat + LEAST_REPS, sizeof **b->seconds);
-        if (!b->data || !b->seconds[w])
+        if (!b->data || !b->copy || !b->seconds[w])
             example_abort("out of memory for buffers of %lld bytes", (long long)s->most);
     }
-    for (int w = 1; w < WAYS; w++) {
+    for (int w = 1; w < COPY_WAY; w++) {
         const char *name = w == TENSOR_WAY ? "auto" : way[w];
         b->comm[w] = wf_comm_from_mpi(&world, name, (wf_ctx_opts){.device = "cpu", .threads = 1});
         if (!b->comm[w] && b->rank == 0)
@@ -96,6 +98,8 @@ static double sum(const bench *b, int w, int64_t count)
     const double start = MPI_Wtime();
     if (w == MPI_WAY)
         MPI_Allreduce(MPI_IN_PLACE, b->data, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    else if (w == COPY_WAY)
+        memcpy(b->copy, b->data, (size_t)count * sizeof *b->data);
     else if (w == TENSOR_WAY)
         WF_MUST(wf_allreduce(b->comm[w], b->tensor, b->tensor, WF_SUM));
     else
@@ -108,7 +112,7 @@ static double sum(const bench *b, int w, int64_t count)
 /* The first time of a size, which also shows that the sum is one. */
 static void try(const bench *b, int w, int64_t count)
 {
-    const bool sums = strcmp(way[w], "dummy") != 0;
+    const bool sums = w != COPY_WAY && strcmp(way[w], "dummy") != 0;
     const float should = (float)(sums ? b->size * (b->size + 1) / 2 : b->rank + 1);
     b->data[0] = b->data[count - 1] = (float)(b->rank + 1);
     sum(b, w, count);
@@ -244,6 +248,7 @@ int main(int argc, char **argv)
         free(b.seconds[w]);
     }
     free(b.data);
+    free(b.copy);
     MPI_Finalize();
     return 0;
 }

@@ -70,8 +70,9 @@ trap 'rm -rf "$work"' EXIT
 # shellcheck source=tests/bench/torch.sh
 . "$here/torch.sh"
 python=$(find_torch)
+# shellcheck source=tests/bench/levels.sh
+. "$here/levels.sh"
 export OMP_NUM_THREADS=$threads
-unset WEFT_LEVEL ONEDNN_MAX_CPU_ISA MKL_ENABLE_INSTRUCTIONS ATEN_CPU_CAPABILITY # at() sets them
 
 # Processor time in hundredths of a second: busy, all.
 clock() {
@@ -90,22 +91,6 @@ quiet() {
         fi
     done
     busy=busy
-}
-
-# at LEVEL COMMAND...: Weft's kernels, oneDNN, MKL and PyTorch's own kernels keep to these instructions.
-at() {
-    local level=$1 ours=x86-64 theirs=default
-    shift
-    case $level in
-    newest)
-        "$@"
-        return
-        ;;
-    avx512) ours=x86-64-v4 theirs=avx512 dnnl=AVX512_CORE mkl=AVX512 ;;
-    avx2) ours=x86-64-v3 theirs=avx2 dnnl=AVX2 mkl=AVX2 ;;
-    sse41) dnnl=SSE41 mkl=SSE4_2 ;;
-    esac
-    WEFT_LEVEL=$ours ONEDNN_MAX_CPU_ISA=$dnnl MKL_ENABLE_INSTRUCTIONS=$mkl ATEN_CPU_CAPABILITY=$theirs "$@"
 }
 
 # Names the newest instructions that this processor has.

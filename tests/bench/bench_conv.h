@@ -9,6 +9,7 @@ typedef struct bench_conv {
     wf_conv_geom geom;
     wf_array x, w, b, y, dw, db; /* gradients of parameters are f32 at least, as in layers */
     wf_packed_form *forms;       /* of the filter */
+    bool no_bias;                /* false after bench_conv_open */
 } bench_conv;
 
 /* A square kernel over square images; h: pixels of a side. */
@@ -56,7 +57,7 @@ static inline double bench_conv_flop(const bench_conv *j)
 static inline wf_status bench_conv_forward(void *p)
 {
     const bench_conv *j = p;
-    const wf_conv_args args = {.geom = &j->geom, .x = &j->x, .w = &j->w, .bias = &j->b, .y = &j->y};
+    const wf_conv_args args = {.geom = &j->geom, .x = &j->x, .w = &j->w, .bias = j->no_bias ? NULL : &j->b, .y = &j->y};
     return j->ctx->k->conv_forward(j->ctx, &args);
 }
 
@@ -69,7 +70,8 @@ static inline wf_status bench_conv_data(void *p)
 static inline wf_status bench_conv_filter(void *p)
 {
     const bench_conv *j = p;
-    const wf_conv_args args = {.geom = &j->geom, .x = &j->x, .y = &j->y, .w = &j->dw, .bias = &j->db};
+    const wf_conv_args args = {
+        .geom = &j->geom, .x = &j->x, .y = &j->y, .w = &j->dw, .bias = j->no_bias ? NULL : &j->db};
     return j->ctx->k->conv_backward_filter(j->ctx, &args);
 }
 

@@ -21,6 +21,7 @@ BEGIN {
     home["library"] = "^core/cuda/"
     home["nvtx3"] = "^core/cuda/"
     home["oneapi"] = "^core/cpu/"
+    home["libxsmm.h"] = "^tests/bench/"
     home["omp.h"] = "^core/(cpu/|context.c)"
     home["zlib.h"] = "^datasets/"
     home["stb"] = "^datasets/"
