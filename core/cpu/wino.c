@@ -13,19 +13,12 @@ static const bool worth = true;
 static const bool worth = false; /* with registers of four floats it takes three times as long as oneDNN */
 #endif
 
-/* Volumes at v3 alone: with AVX-512 they were not measured. */
-#if defined(__AVX2__) && !defined(__AVX512F__)
-static const bool volumes = true;
-#else
-static const bool volumes = false;
-#endif
-
 /* The two shapes whose tiles are tabled: 3 x 3 at stride 1, and 4 x 4 at stride 2, which DCGAN has. Negative pads would
  * move tile 0 into the image's middle. */
 static bool geometry_fits(const wf_conv_geom *geom)
 {
     const int flat = geom->nd - 2; /* the first of the two dimensions */
-    if (flat < 0 || (flat == 1 && !volumes) || geom->groups != 1)
+    if (flat < 0 || geom->groups != 1)
         return false;
     for (int d = 0; d < geom->nd; d++) {
         const bool three = geom->kernel[d] == 3 && geom->stride[d] == 1,
