@@ -6,6 +6,7 @@
  * products, backward five. bench_attention.py measures the same shapes in PyTorch.
  */
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -142,6 +143,7 @@ int main(int argc, char **argv)
         {"heads32", 1, 4, 1024, 32, true, false}, {"heads32", 1, 1, 4096, 32, false, false},
         {"heads32", 1, 1, 4096, 32, true, false},
     };
+    bench_usage(argc, argv, 3, NULL, "bench_attention [THREADS] [f32|bf16] [NAME]");
     wf_ctx_opts opts = {0};
     wf_dtype dtype = WF_F32;
     const char *name = "";

@@ -9,6 +9,10 @@ import math
 import sys
 import time
 
+if "--help" in sys.argv:  # before PyTorch, which not every reader has
+    print(__doc__)
+    sys.exit()
+
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -10,6 +10,7 @@
 #include "comm/mesh_author.h"
 #include "layers/layers.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -77,10 +78,14 @@ static void print(bench *b, int n)
 int main(int argc, char **argv)
 {
     static bench b;
+    bench_usage(argc, argv, 4, NULL, "[mpirun -np N] bench_boundary [channels [side [batch [repeats]]]]");
+    const int64_t channels = bench_number(argc, argv, 1, "channels", 1, 65536, 64),
+                  side = bench_number(argc, argv, 2, "side", 2, 65536, 256),
+                  batch = bench_number(argc, argv, 3, "batch", 1, 65536, 4);
+    const int n = (int)bench_number(argc, argv, 4, "repeats", 1, MOST, 21);
     wf_comm *comm = b.comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
-    const int64_t channels = argc > 1 ? atoll(argv[1]) : 64, side = argc > 2 ? atoll(argv[2]) : 256,
-                  batch = argc > 3 ? atoll(argv[3]) : 4;
-    const int n = argc > 4 && atoi(argv[4]) < MOST ? atoi(argv[4]) : 21, size = wf_comm_size(comm);
+    WF_MUST(wf_check(comm));
+    const int size = wf_comm_size(comm);
     const wf_shape whole = WF_SHAPE(batch, channels, side, side);
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});

@@ -9,6 +9,10 @@ import statistics
 import sys
 import time
 
+if "--help" in sys.argv:  # before PyTorch, which not every reader has
+    print(__doc__)
+    sys.exit()
+
 import torch
 
 MODES = ("zeros", "circular", "reflect")

@@ -4,6 +4,7 @@
  * directions; the slot's choice is the heuristics', or with WEFT_AUTOTUNE=1 a measured one. */
 #include "core/cuda/plan_author.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -170,6 +171,7 @@ static void measure(double seconds)
 
 int main(int argc, char **argv)
 {
+    bench_usage(argc, argv, 2, NULL, "bench_cuda_conv [f32|bf16|f16] [SECONDS]");
     if (argc > 1)
         type_from(argv[1]);
     ctx = wf_ctx_new((wf_ctx_opts){.device = "cuda"});

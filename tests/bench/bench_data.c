@@ -10,6 +10,7 @@
 #include "layers/layers.h"
 #include "optim/optim.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -211,6 +212,7 @@ static void compare_threads(wf_ctx *ctx, const char *folder)
 int main(int argc, char **argv)
 {
     char path[4096];
+    bench_usage(argc, argv, 2, NULL, "bench_data FOLDER [threads]");
     const bool threads = argc == 3 && strcmp(argv[2], "threads") == 0;
     if (argc != 2 && !threads) {
         fprintf(stderr, "usage: bench_data FOLDER [threads]\n");

@@ -5,6 +5,7 @@
 #include "comm/exchange_author.h"
 #include "core/tensor_author.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -141,6 +142,7 @@ static void measure(const char *what, wf_shape whole, wf_order order, int dim, i
 
 int main(int argc, char **argv)
 {
+    bench_usage(argc, argv, 0, NULL, "mpirun -np 2 bench_exchange");
     comm = wf_comm_open(&argc, &argv, "naive", (wf_ctx_opts){0});
     if (!comm)
         WF_MUST(wf_error_code());

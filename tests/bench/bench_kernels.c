@@ -12,6 +12,7 @@
 #include "tests/bench/bench_conv.h"
 #include "tests/bench/bench_copy.h"
 #include "tests/bench/bench_slots.h"
+#include "tests/bench/bench_usage.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -545,6 +546,8 @@ static void take_level(const char *level)
 int main(int argc, char **argv)
 {
     static const wf_dtype types[] = {WF_F32, WF_BF16, WF_F16};
+    bench_usage(argc, argv, 7, "--level",
+                "bench_kernels [DEVICE] [THREADS] [f32|bf16|f16] [passes] [quick] [--level x86-64|v3|v4]");
     wf_ctx_opts opts = {0};
     bool passes = false;
     for (int i = 1; i < argc; i++) {

@@ -13,6 +13,7 @@
 #include "comm/mesh_author.h"
 #include "layers/layers.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <stdio.h>
 
@@ -191,15 +192,15 @@ static void compare(bench *b, int along)
 
 int main(int argc, char **argv)
 {
-    wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
+    bench_usage(argc, argv, 5, NULL, "mpirun -np N bench_overlap [channels [kernel [face [least [repeats]]]]]");
+    bench b = {.channels = bench_number(argc, argv, 1, "channels", 1, 65536, 32),
+               .kernel = bench_number(argc, argv, 2, "kernel", 1, 2 * PROBE, 3),
+               .face = bench_number(argc, argv, 3, "face", 1, 65536, 1024),
+               .least = bench_number(argc, argv, 4, "least", 0, 65536, 16),
+               .repeats = (int)bench_number(argc, argv, 5, "repeats", 1, MOST, 31)};
+    wf_comm *comm = b.comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
     WF_MUST(wf_check(comm));
-    bench b = {.comm = comm,
-               .tape = wf_tape_new(wf_comm_ctx(comm)),
-               .channels = argc > 1 ? atoll(argv[1]) : 32,
-               .kernel = argc > 2 ? atoll(argv[2]) : 3,
-               .face = argc > 3 ? atoll(argv[3]) : 1024,
-               .least = argc > 4 ? atoll(argv[4]) : 16,
-               .repeats = argc > 5 && atoi(argv[5]) < MOST ? atoi(argv[5]) : 31};
+    b.tape = wf_tape_new(wf_comm_ctx(comm));
     if (wf_comm_rank(comm) == 0) {
         printf("conv %d->%d, kernel %d, on %d ranks of one thread\n", (int)b.channels, (int)b.channels, (int)b.kernel,
                wf_comm_size(comm));

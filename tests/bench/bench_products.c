@@ -7,6 +7,7 @@
  * NAME: the convolutions whose names begin with it alone.
  */
 #include "tests/bench/bench_conv.h"
+#include "tests/bench/bench_usage.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -223,6 +224,7 @@ static void conv_table(const char *name)
 
 int main(int argc, char **argv)
 {
+    bench_usage(argc, argv, 4, NULL, "bench_products [THREADS] [f32|bf16] [linear|stack|conv] [NAME]");
     wf_ctx_opts opts = {0};
     const char *only = NULL, *name = NULL;
     for (int i = 1; i < argc; i++) {

@@ -10,6 +10,7 @@
 #include "layers/attention.h"
 #include "layers/layers.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <stdio.h>
 
@@ -64,16 +65,17 @@ static void print_row(const ring_bench *b, bool causal)
 
 int main(int argc, char **argv)
 {
-    wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){0});
+    bench_usage(argc, argv, 4, NULL, "[mpirun -np N] bench_ring [TOKENS [HEADS [FEATURES [REPEATS]]]]");
+    const int64_t tokens = bench_number(argc, argv, 1, "TOKENS", 1, INT32_MAX, 8192),
+                  features = bench_number(argc, argv, 3, "FEATURES", 1, 65536, 64);
+    ring_bench b = {.heads = bench_number(argc, argv, 2, "HEADS", 1, 65536, 8),
+                    .repeats = (int)bench_number(argc, argv, 4, "REPEATS", 1, MOST, 5)};
+    wf_comm *comm = b.comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){0});
     WF_MUST(wf_check(comm));
-    int64_t number[] = {8192, 8, 64, 5};
-    for (int i = 1; i < argc && i <= 4; i++)
-        number[i - 1] = atoll(argv[i]);
-    ring_bench b = {.comm = comm, .tape = wf_tape_new(wf_comm_ctx(comm)), .heads = number[1]};
-    b.repeats = (int)(number[3] < 1 ? 1 : number[3] < MOST ? number[3] : MOST);
+    b.tape = wf_tape_new(wf_comm_ctx(comm));
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = wf_comm_size(comm)});
     WF_MUST(wf_check(mesh));
-    make_tensors(&b, mesh, number[0], number[2]);
+    make_tensors(&b, mesh, tokens, features);
     print_row(&b, false);
     print_row(&b, true);
     for (int i = 0; i < 4; i++)

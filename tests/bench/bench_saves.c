@@ -5,6 +5,7 @@
 #include "layers/layers.h"
 #include "optim/checkpoint.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -122,10 +123,12 @@ static void measure(bench *b, int rounds)
 
 int main(int argc, char **argv)
 {
-    const int rounds = argc > 2 ? atoi(argv[2]) : 5;
+    bench_usage(argc, argv, 2, NULL, "mpirun -np N bench_saves FOLDER [ROUNDS]");
+    const int rounds = (int)bench_number(argc, argv, 2, "ROUNDS", 1, MOST, 5);
     wf_comm *comm = wf_comm_open(&argc, &argv, "auto", (wf_ctx_opts){0});
-    if (argc < 2 || rounds < 1 || rounds > MOST || !comm) {
-        fprintf(stderr, "bench_saves FOLDER [ROUNDS]: rounds are 1 to %d\n", MOST);
+    WF_MUST(wf_check(comm));
+    if (argc < 2) {
+        fprintf(stderr, "bench_saves: no FOLDER is named; see bench_saves --help\n");
         return 2;
     }
     wf_ctx *ctx = wf_comm_ctx(comm);

@@ -8,6 +8,7 @@
  */
 #include "core/processor_author.h"
 #include "tests/bench/bench_copy.h"
+#include "tests/bench/bench_usage.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -425,6 +426,7 @@ static void take_level(const char *level)
 
 int main(int argc, char **argv)
 {
+    bench_usage(argc, argv, 5, "--level", "bench_sizes [DEVICE] [THREADS] [--level x86-64|v3|v4] [NAME]");
     wf_ctx_opts opts = {0};
     wf_stream *stream;
     const char *only = "";

@@ -7,6 +7,7 @@
 #include "comm/mesh_author.h"
 #include "layers/layers.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_usage.h"
 
 #include <stdio.h>
 
@@ -56,12 +57,16 @@ static void bench_free(bench *b)
 
 int main(int argc, char **argv)
 {
+    bench_usage(argc, argv, 4, NULL, "mpirun -np N bench_spatial [side [channels [kernel [repeats]]]]");
+    const int64_t side = bench_number(argc, argv, 1, "side", 1, 65536, 1024),
+                  channels = bench_number(argc, argv, 2, "channels", 1, 65536, 32),
+                  kernel = bench_number(argc, argv, 3, "kernel", 1, 65536, 3);
+    const int repeats = (int)bench_number(argc, argv, 4, "repeats", 1, MOST, 7);
     wf_comm *comm = wf_comm_open(&argc, &argv, "flat", (wf_ctx_opts){.threads = 1});
+    WF_MUST(wf_check(comm));
+    const int size = wf_comm_size(comm);
     wf_ctx *ctx = wf_comm_ctx(comm);
     wf_tape *tape = wf_tape_new(ctx);
-    const int64_t side = argc > 1 ? atoll(argv[1]) : 1024, channels = argc > 2 ? atoll(argv[2]) : 32;
-    const int64_t kernel = argc > 3 ? atoll(argv[3]) : 3;
-    const int repeats = argc > 4 && atoi(argv[4]) < MOST ? atoi(argv[4]) : 7, size = wf_comm_size(comm);
     wf_mesh *mesh = wf_mesh_open(comm, (wf_mesh_opts){.height = size});
     const wf_conv_opts o = {.in = channels, .out = channels, .kernel = kernel, .pad = kernel / 2};
     wf_layout layout;

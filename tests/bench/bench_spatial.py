@@ -12,6 +12,10 @@ import statistics
 import sys
 import time
 
+if "--help" in sys.argv:  # before PyTorch, which not every reader has
+    print(__doc__)
+    sys.exit()
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

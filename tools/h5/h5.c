@@ -316,6 +316,7 @@ int main(int argc, char **argv)
         return command_diff(argv[2], argv[3]);
     if (argc == 3 && strcmp(command, "verify") == 0)
         return command_verify(argv[2]);
-    fprintf(stderr, "usage: wf-h5 ls FILE | show FILE [NAME] | diff FILE FILE | verify FILE\n");
-    return 2;
+    const bool asked = argc == 2 && strcmp(command, "--help") == 0;
+    fprintf(asked ? stdout : stderr, "usage: wf-h5 ls FILE | show FILE [NAME] | diff FILE FILE | verify FILE\n");
+    return asked ? 0 : 2;
 }
