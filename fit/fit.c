@@ -378,6 +378,18 @@ static wf_status train_prepared(fitting *f, wf_prepare_opts prepare)
     return f->ema && !wf_trainer_left(f->trainer) && wf_ema_updates(f->ema) > 0 ? wf_ema_swap(f->ema) : WF_OK;
 }
 
+/* A run that fails while the averages are swapped in leaves the model with the parameters of its training. */
+static wf_status swap_back(const fitting *f, wf_status status)
+{
+    char message[512];
+    if (status == WF_OK || !wf_ema_swapped(f->ema))
+        return status;
+    wf_error_save(&status, message, sizeof message);
+    if (wf_ema_swap(f->ema) != WF_OK)
+        WF_FAIL(status, "%s; the model keeps its averages", message);
+    return status;
+}
+
 static void tell_result(const fitting *f, wf_fit_result *result)
 {
     const wf_trainer *t = f->trainer;
@@ -413,7 +425,7 @@ wf_status wf_fit(wf_comm *comm, wf_fit_opts opts, wf_fit_result *result)
                                .local_batchnorm = opts.local_batchnorm,
                                .multi_node = opts.multi_node};
     memcpy(prepare.grows, opts.grows, sizeof prepare.grows);
-    status = train_prepared(&f, prepare);
+    status = swap_back(&f, train_prepared(&f, prepare));
     /* Closed before the error is returned: a save that goes on in a thread is waited for, and its failure is told
      * unless there is one already. */
     if (f.checkpoint) {

@@ -11,30 +11,7 @@
 #include <math.h>
 #include <unistd.h>
 
-enum { SAMPLES = 37, TESTED = 11, CLASSES = 3, SIDE = 6, EPOCHS = 5, LONGEST = 60 };
-
-static wf_dataset *samples_new(wf_ctx *where, int count, uint64_t seed)
-{
-    static double x[SAMPLES * SIDE * SIDE];
-    static int64_t labels[SAMPLES];
-    test_rng rng = {.state = seed};
-    for (int i = 0; i < count * SIDE * SIDE; i++)
-        x[i] = test_uniform(&rng, -1, 1);
-    for (int i = 0; i < count; i++)
-        labels[i] = (int64_t)(test_uniform(&rng, 0, CLASSES - 1e-9));
-    return wf_memory_dataset(where, WF_F64, WF_SHAPE(count, 1, SIDE, SIDE), x, labels);
-}
-
-static wf_layer *model_new(wf_ctx *where, bool norm)
-{
-    wf_layer *conv = wf_conv2d(where, (wf_conv_opts){.in = 1, .out = 4, .kernel = 3, .no_bias = norm});
-    wf_layer *last = wf_linear(where, (wf_linear_opts){.in = 4 * 4 * 4, .out = CLASSES});
-    wf_layer *model =
-        norm ? wf_sequential(where, WF_LAYERS(conv, wf_batchnorm(where, (wf_batchnorm_opts){.channels = 4}),
-                                              wf_lambda(where, wf_relu), last))
-             : wf_sequential(where, WF_LAYERS(conv, wf_lambda(where, wf_relu), last));
-    return wf_layer_named(model, "m");
-}
+#include "tests/fit/fit_models.h"
 
 /* Takes the image, or two halves of it. */
 static wf_var *halves_forward(wf_layer *self, void *user, wf_var *const *x, int n)
@@ -46,11 +23,6 @@ static wf_layer *halves_new(wf_layer *inner)
 {
     wf_layer *model = wf_module_n(wf_layer_ctx(inner), 1, 2, halves_forward, inner);
     return wf_module_add(model, "inner", inner) ? model : NULL;
-}
-
-static wf_optim *optim_new(wf_layer *model)
-{
-    return wf_adam(model, (wf_adam_opts){.lr = 0.01});
 }
 
 /* --- One process ------------------------------------------------------------------------------------------------- */
@@ -115,28 +87,6 @@ static void serial_free(serial_run *s)
 {
     wf_layer_free(s->model);
     wf_ctx_free(s->ctx);
-}
-
-static void expect_near(const char *what, double is, double should)
-{
-    WF_EXPECT(fabs(is - should) < 1e-12, "%s is %.17g, should be %.17g", what, is, should);
-}
-
-static void expect_same_model(wf_layer *is, wf_layer *should)
-{
-    int64_t n, m;
-    wf_param *const *p, *const *q;
-    WF_EXPECT_OK(wf_layer_params(is, &n, &p));
-    WF_EXPECT_OK(wf_layer_params(should, &m, &q));
-    WF_EXPECT(n == m, "%lld parameters, should be %lld", (long long)n, (long long)m);
-    for (int64_t i = 0; i < n && n == m; i++) {
-        double a[512], b[512];
-        const wf_tensor *x = wf_param_value(p[i]), *y = wf_param_value(q[i]);
-        WF_EXPECT_OK(wf_tensor_export(x, a, wf_tensor_bytes(x)));
-        WF_EXPECT_OK(wf_tensor_export(y, b, wf_tensor_bytes(y)));
-        for (int64_t k = 0; k < wf_tensor_count(x); k++)
-            expect_near(wf_param_path(p[i]), a[k], b[k]);
-    }
 }
 
 /* --- All ranks --------------------------------------------------------------------------------------------------- */
@@ -243,6 +193,41 @@ static void averages(void)
         wf_layer_free(model);
     }
     folder_remove();
+    serial_free(&s);
+}
+
+static int64_t tests_of_rank; /* batches of tests that failing has seen */
+
+/* No number on the last rank, in the second evaluation. */
+static double failing(const wf_var *scores, const wf_tensor *labels)
+{
+    return tests_of_rank++ > 0 && rank == size - 1 ? NAN : 1;
+}
+
+/* An evaluation fails while the averages are swapped in: the model has the weights of its training again, on all ranks.
+ */
+static void averages_go_where_a_test_fails(void)
+{
+    static const wf_metric metric[] = {{"odd", failing}, {0}};
+    serial_run s = serial(true, 2);
+    wf_comm *const whole = comm;
+    comm = test_comm_open("flat", (wf_ctx_opts){.dtype = WF_F64});
+    ctx = wf_comm_ctx(comm);
+    wf_layer *model = model_new(ctx, true);
+    wf_fit_opts o = fit_of(model);
+    tests_of_rank = 0;
+    o.test_batch = TESTED;
+    o.metrics = metric;
+    o.ema = 0.5;
+    WF_EXPECT(wf_fit(comm, o, NULL) == WF_ERR_NUMERIC && strstr(wf_error_message(), "the metric odd is no number"),
+              "%s", wf_error_message());
+    wf_error_clear();
+    expect_same_model(model, s.model);
+    wf_layer_free(model);
+    if (wf_comm_close(comm) != WF_OK)
+        wf_error_clear();
+    comm = whole;
+    ctx = wf_comm_ctx(comm);
     serial_free(&s);
 }
 
@@ -581,6 +566,7 @@ static int on_ranks(int argc, char **argv)
                                  (test_case[]){{"equals_serial", equals_serial},
                                                {"several_inputs", several_inputs},
                                                {"averages", averages},
+                                               {"averages_go_where_a_test_fails", averages_go_where_a_test_fails},
                                                {"accumulates", accumulates},
                                                {"prepares", prepares},
                                                {"resumes", resumes},
