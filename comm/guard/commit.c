@@ -3,12 +3,7 @@
  * communicator; or with 0 for "no", if a notice of a failure comes first. After its yes a rank awaits nothing else. */
 #include "comm/guard/guard_impl.h"
 
-#include "core/config_author.h"
-
 #include <stdlib.h>
-#include <time.h>
-
-#define SLEEP_NS 50000
 
 /* Numbers that two ranks tell each other; 0 means "no". They have memory of their own, since a message that was given
  * up may still arrive in it, or be read from it. */
@@ -20,21 +15,13 @@ typedef struct answers {
 static wf_status finish_transfer(wf_comm *comm, wf_transfer *t, bool unheeding)
 {
     wf_deadline deadline = wf_deadline_new();
-    const int64_t limit = ((int64_t)wf_config_get()->timeout_ms + 2 * WF_GRACE_MS) * 1000000;
     deadline.peer = t->peer;
+    deadline.unheeding = unheeding;
     for (;;) {
         WF_TRY(comm->link.test(comm, t));
         if (t->done)
             return t->status;
-        if (!unheeding) {
-            WF_TRY(wf_deadline_poll(comm, &deadline));
-            continue;
-        }
-        const int64_t waited = wf_deadline_waited_ns(&deadline);
-        WF_CHECK(waited < limit, WF_ERR_TIMEOUT, "rank %s waited %lld ms for rank %s to agree",
-                 WF_RANK(comm, comm->rank), (long long)(waited / 1000000), WF_RANK(comm, t->peer));
-        wf_watch_beat();
-        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+        WF_TRY(wf_deadline_poll(comm, &deadline));
     }
 }
 

@@ -153,8 +153,9 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
         return now - deadline->left_ns > GONE_NS ? end_wait(comm, waited, peer, left) : WF_OK;
     wf_recorder_wait(comm, process_of(comm, peer), deadline->start_ns);
     WF_TRY(check_circle(comm, deadline, now));
-    const bool fault =
-        waited > limit_ns(comm, peer) && !is_excused(comm, deadline) && !is_working(comm, deadline, peer, now);
+    /* The awaited rank of an unheeding wait has a time-out of its own, after which it answers: that comes first. */
+    const int64_t limit = limit_ns(comm, peer) + (deadline->unheeding ? (int64_t)WF_GRACE_MS * 2000000 : 0);
+    const bool fault = waited > limit && !is_excused(comm, deadline) && !is_working(comm, deadline, peer, now);
     return fault ? end_wait(comm, waited, peer, NULL) : WF_OK;
 }
 
@@ -176,7 +177,7 @@ wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
     wf_watch_beat();
     deadline->noted += waited > NOTE_NS && deadline->noted < 2;
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */
-    if (deadline->polls++ % CONTROL_EVERY == 0) {
+    if (deadline->polls++ % CONTROL_EVERY == 0 && !deadline->unheeding) {
         WF_TRY(wf_control_poll(comm, true));
         WF_TRY(wf_native_poll(comm));
     }

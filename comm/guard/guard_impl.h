@@ -96,6 +96,7 @@ typedef struct wf_deadline {
     int64_t polls;
     int64_t seen_ns, lost_ns;   /* when the clock was read; how long this process did not run since start_ns */
     int peer;                   /* the rank that is awaited, which a time-out names; -1: none, it awaits the GPU */
+    bool unheeding;             /* failure notices are not polled: the awaited rank polls them, and answers */
     int64_t looked_ns, said_ns; /* when it last looked at the peer, and wrote to the log */
     int64_t left_ns;            /* since when the peer is seen to have left; 0: it is not */
     int64_t circle_ns;          /* since when the same ranks wait for each other */

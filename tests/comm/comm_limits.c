@@ -1,10 +1,17 @@
 /* Limits of the guard that whole calls reach only by chance: a full ring of records, a wait for a rank that has left
- * and then for another one, and a tensor of another type for oneself. */
+ * and then for another one, a tensor of another type for oneself, and ranks that work long, or are stopped, in the
+ * midst of a commit or of a failure. Run with a short TEST_TIMEOUT_MS (tests/timeouts.h). */
 #include "comm/comm_author.h"
 #include "comm/guard/guard_impl.h"
 #include "comm/reducer_author.h"
 #include "tests/comm/comm_cases.h"
 #include "tests/ranks.h"
+#include "tests/timeouts.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { RECORDS = 64 }; /* of comm/guard/control.c */
 
@@ -97,14 +104,129 @@ static void own_slot_of_another_type(void)
     WF_EXPECT_OK(wf_comm_close(part));
 }
 
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* A commit of all ranks, to which one comes later than any time-out, since it works: none gives it up. */
+static void work_in_a_commit_is_no_fault(void)
+{
+    for (int late = 0; late < size; late += size - 1) {
+        int member[8];
+        uint64_t id = (uint64_t)rank + 5;
+        wf_comm *part = wf_comm_split(comm, 0, 0);
+        WF_EXPECT_OK(wf_barrier(comm));
+        test_timeouts_begin();
+        const long limit = wf_config_get()->timeout_ms;
+        ((wf_config *)wf_config_get())->idle_ms = 3600000;
+        for (int r = 0; r < size; r++)
+            member[r] = r;
+        part->call.parting = true;
+        if (rank == late)
+            sleep_ms(limit + 2 * WF_GRACE_MS + 1500);
+        wf_status status = wf_guard_commit(part, "commit", member, size, WF_OK, &id);
+        status = wf_guard_end(part, "commit", status);
+        WF_EXPECT(status == WF_OK && id == 5, "rank %d comes late: %s, number %d: %s", late, wf_status_name(status),
+                  (int)id, status == WF_OK ? "" : wf_error_message());
+        wf_error_clear();
+        test_timeouts_end();
+        WF_EXPECT_OK(wf_comm_close(part));
+        WF_EXPECT_OK(wf_barrier(comm));
+    }
+}
+
+/* The first rank waits for the last one in a commit, which waits for a message of the second one, which is in the
+ * commit: ranks learn of the circle before any time-out. */
+static void a_commit_in_a_circle(void)
+{
+    int member[8];
+    uint64_t id = 5;
+    wf_comm *part = wf_comm_split(comm, 0, 0);
+    wf_tensor *x = wf_tensor_new(ctx, WF_F32, WF_SHAPE(4));
+    WF_EXPECT_OK(wf_barrier(comm));
+    test_timeouts_begin();
+    ((wf_config *)wf_config_get())->idle_ms = 3600000;
+    ((wf_config *)wf_config_get())->timeout_ms = 60000;
+    for (int r = 0; r < size; r++)
+        member[r] = r;
+    wf_status status;
+    if (rank == size - 1) {
+        status = wf_recv(part, x, size - 2, 3);
+    } else {
+        part->call.parting = true;
+        status = wf_guard_end(part, "commit", wf_guard_commit(part, "commit", member, size, WF_OK, &id));
+    }
+    WF_EXPECT(status == WF_ERR_COMM && strstr(wf_error_message(), "ranks wait for each other"), "%s: \"%s\"",
+              wf_status_name(status), status == WF_OK ? "" : wf_error_message());
+    wf_error_clear();
+    test_timeouts_end();
+    wf_tensor_free(x);
+    WF_EXPECT_OK(wf_comm_close(part));
+    WF_EXPECT_OK(wf_barrier(comm));
+}
+
+static volatile sig_atomic_t continued;
+
+static void note_continued(int signal)
+{
+    continued = 1;
+}
+
+/* Another process stops this one for longer than ranks wait for the verdict, and tells the first rank when this one
+ * goes on. */
+static pid_t stop_soon(pid_t first)
+{
+    const pid_t self = getpid(), child = fork();
+    if (child != 0)
+        return child;
+    sleep_ms(100);
+    int failed = kill(self, SIGSTOP);
+    sleep_ms(WF_GRACE_MS + 500);
+    failed += kill(self, SIGCONT);
+    sleep_ms(50);
+    _exit(kill(first, SIGUSR1) != 0 || failed);
+}
+
+/* The last rank has heard of a failure, and is stopped while it waits for the verdict of the first one, which comes
+ * after it goes on: that is the error, as on all ranks. */
+static void stopped_before_the_verdict(void)
+{
+    wf_comm *part = wf_comm_split(comm, 0, 0);
+    wf_status status;
+    continued = 0;
+    signal(SIGUSR1, note_continued);
+    WF_EXPECT_OK(wf_barrier(comm));
+    if (rank == size - 1) {
+        int code = -1;
+        const pid_t child = stop_soon((pid_t)part->ranks.pid[0]);
+        status = wf_failure_heard(part, WF_ERR_IO, "what this rank has heard");
+        WF_EXPECT(waitpid(child, &code, 0) == child && code == 0, "the process was not stopped");
+    } else {
+        while (rank == 0 && !continued)
+            sleep_ms(5);
+        status = rank == 0 ? wf_comm_post_failure(part, WF_RAISE(WF_ERR_IO, "disk full")) : wf_barrier(part);
+    }
+    WF_EXPECT(status == WF_ERR_IO && strcmp(wf_error_message(), "rank 0: disk full") == 0, "\"%s\"",
+              wf_error_message());
+    wf_error_clear();
+    WF_EXPECT_OK(wf_comm_close(part));
+    WF_EXPECT_OK(wf_barrier(comm));
+    signal(SIGUSR1, SIG_DFL);
+}
+
 static int on_ranks(int argc, char **argv)
 {
+    test_timeouts_end(); /* only the cases that await time-outs have short ones */
     if (!ranks_open("single_node"))
         return 1;
     return ranks_close(test_main(argc, argv,
                                  (test_case[]){{"a_full_ring_of_records", a_full_ring_of_records},
                                                {"leaving_is_seen_anew", leaving_is_seen_anew},
                                                {"own_slot_of_another_type", own_slot_of_another_type},
+                                               {"work_in_a_commit_is_no_fault", work_in_a_commit_is_no_fault},
+                                               {"a_commit_in_a_circle", a_commit_in_a_circle},
+                                               {"stopped_before_the_verdict", stopped_before_the_verdict},
                                                {0}}));
 }
 
