@@ -11,7 +11,7 @@ size_t wf_native_least(const wf_comm *comm)
     return comm->native ? WF_PROMPT_BYTES + 1 : SIZE_MAX;
 }
 
-static wf_status pass(wf_comm *comm, wf_native_kind kind, const void *from, void *to, size_t bytes, int peer)
+static wf_status pass_row(wf_comm *comm, wf_native_kind kind, const void *from, void *to, size_t bytes, int peer)
 {
     const wf_strided x = wf_strided_row(from, WF_U8, (int64_t)bytes), y = wf_strided_row(to, WF_U8, (int64_t)bytes);
     return wf_native_run(comm, kind, WF_SUM, peer, &x, &y);
@@ -19,7 +19,7 @@ static wf_status pass(wf_comm *comm, wf_native_kind kind, const void *from, void
 
 wf_status wf_native_pass(wf_comm *comm, wf_native_kind kind, const wf_buffer *buffer, int peer)
 {
-    return pass(comm, kind, buffer->data, buffer->data, buffer->bytes, peer);
+    return pass_row(comm, kind, buffer->data, buffer->data, buffer->bytes, peer);
 }
 
 wf_status wf_native_move_lists(wf_comm *comm)
@@ -52,7 +52,7 @@ wf_status wf_native_reduce_lists(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
     void *all;
     wf_status status;
     if (wf_agreed_alone(wf_engine_agreed(comm)))
-        return pass(comm, WF_NATIVE_COPY, out[comm->rank].data, result->data, result->bytes, -1);
+        return pass_row(comm, WF_NATIVE_COPY, out[comm->rank].data, result->data, result->bytes, -1);
     shard[0] = 0;
     for (int r = 0; r < comm->size; r++)
         shard[r + 1] = shard[r] + wf_tensor_count(out[r].tensor);
@@ -67,10 +67,11 @@ wf_status wf_native_reduce_lists(wf_comm *comm, wf_dtype dtype, wf_reduce_op op)
         return WF_OK;
     WF_TRY(wf_pool_take(ctx, bytes, &all));
     for (int r = 0; r < comm->size; r++)
-        WF_TRY_OUT(pass(comm, WF_NATIVE_COPY, out[r].data, (char *)all + (size_t)shard[r] * size, out[r].bytes, -1));
+        WF_TRY_OUT(
+            pass_row(comm, WF_NATIVE_COPY, out[r].data, (char *)all + (size_t)shard[r] * size, out[r].bytes, -1));
     WF_TRY_OUT(wf_engine_run(comm, &call, NULL, all));
     const char *part = (char *)all + (size_t)shard[comm->rank] * size;
-    WF_TRY_OUT(pass(comm, WF_NATIVE_COPY, part, result->data, result->bytes, -1));
+    WF_TRY_OUT(pass_row(comm, WF_NATIVE_COPY, part, result->data, result->bytes, -1));
 out:
     wf_pool_give(ctx, all, bytes);
     return status;
