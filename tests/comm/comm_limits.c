@@ -188,7 +188,7 @@ static pid_t stop_soon(pid_t first)
     _exit(kill(first, SIGUSR1) != 0 || failed);
 }
 
-/* The last rank has heard of a failure, and is stopped while it waits for the verdict of the first one, which comes
+/* The last rank has learned of a failure, and is stopped while it waits for the verdict of the first one, which comes
  * after it goes on: that is the error, as on all ranks. */
 static void stopped_before_the_verdict(void)
 {
