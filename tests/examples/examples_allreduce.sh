@@ -1,5 +1,5 @@
 #!/bin/sh
-# allreduce_bench writes a row for each size and each name that can be here, beside MPI's own, with bandwidths that follow
+# allreduce_bench writes a row for each size and each name that can be here, beside MPI's own and a copy, with bandwidths that follow
 # from the times, and draws them; wrong options end in one line: EXAMPLES MPIEXEC RANKS
 . "$(dirname "$0")/begin.sh"
 
@@ -28,7 +28,7 @@ awk -F, -v ranks="$ranks" '
     far($at["algorithm_GB_per_s"], algorithm) || far($at["bus_GB_per_s"], bus) ||
         far($at["times_as_fast_as_mpi"], mpi / $at["microseconds"]) { print "row " NR " does not add up: " $0; failed = 1 }
     END {
-        n = split("MPI_Allreduce wf_allreduce naive flat hierarchical two_dimensional single_node dummy auto", names, " ")
+        n = split("MPI_Allreduce wf_allreduce naive flat hierarchical two_dimensional single_node dummy auto copy", names, " ")
         for (i = 1; i <= n; i++)
             if (rows[names[i]] != 4) { print names[i] " has " rows[names[i]] + 0 " rows, should have 4"; failed = 1 }
         for (bytes = 1024; bytes <= 65536; bytes *= 4)
