@@ -129,7 +129,7 @@ weft_guard_again(guard_captured_flat captured flat RANKS 2 ARGS ranks)
 weft_guard_again(nccl_order_captured captured pure_nccl RANKS 1 2 4 ARGS ranks rank_fails closed_first sums)
 weft_guard(captured_pipeline RANKS 2)
 weft_guard_again(nccl_order_captured_pipeline_on_2 captured_pipeline pure_nccl RANKS 2)
-weft_guard_again(nccl_order_captured_pipeline captured_pipeline pure_nccl RANKS 1 3 4 LABELS long)
+weft_guard_again(nccl_order_captured_pipeline captured_pipeline pure_nccl RANKS 1 3 LABELS long)
 if(TEST nccl_order_captured_pipeline)
   set_tests_properties(nccl_order_captured_pipeline PROPERTIES TIMEOUT 900) # 19 s, but many times that on busy processors
 endif()

@@ -8,11 +8,12 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export WEFT_LOG=error WEFT_TRACE="$folder/trace"
 mkdir "$folder/trace" "$folder/saves"
-saved=0
+saved=0 launcher=
 
 fail() {
     echo "$what: $1"
     cat "$folder/out" "$folder/err"
+    [ -z "$launcher" ] || kill -KILL "$launcher" 2>/dev/null || true # whose ranks end with it
     exit 1
 }
 
@@ -22,7 +23,8 @@ start() {
     "$mpiexec" -np "$ranks" "$program" "$folder/saves" "$1" >"$folder/out" 2>"$folder/err" &
     launcher=$!
     tries=0
-    while [ "$(ls "$folder/saves" | grep -c '^pid\.[0-9]*$')" -lt "$ranks" ]; do
+    # The launcher hands on what ranks print when it comes to it.
+    while [ "$(ls "$folder/saves" | grep -c '^pid\.[0-9]*$')" -lt "$ranks" ] || ! grep -q '^found [0-9]' "$folder/out"; do
         tries=$((tries + 1))
         [ $tries -lt 600 ] || fail "it does not begin"
         sleep 0.05
