@@ -67,7 +67,7 @@ onednn3() {
 sanitizers() {
     cmake --preset asan -B "$build-asan" &&
         cmake --build "$build-asan" --parallel "$jobs" &&
-        tools/test.sh "$build-asan" -LE 'static|large|long|proof' -E '_[13-9]$|^example_(vgg|autoencoder|classify|names|plan)|^schedules$|^schedules_(faults|folded)|^planner_memory|^hdf5_faults|^full_disk|^full_shm|^cluster_(comm_random|contract|exchange|optim|reducers|sum_bits)|^contract_comm_chunks$|^cpu_bf16_masked$|^emulated_convolution_(autotune|tf32)|^recompute$|^doctor_schedule$'
+        tools/test.sh "$build-asan" -LE 'static|large|long|proof' -E '_[13-9]$|^example_(vgg|autoencoder|classify|closure|generate|names|plan|translate|winds)|^ladder$|^schedules$|^schedules_(faults|folded)|^planner_memory|^hdf5_faults|^full_disk|^full_shm|^cluster_(comm_random|contract|exchange|optim|reducers|sum_bits)|^contract_comm_chunks$|^cpu_bf16_masked$|^emulated_convolution_(autotune|tf32)|^recompute$|^doctor_schedule$|^contract_elementwise$|^guard_(gradcheck|datasets|equiv|reducers)|^nccl_order_(captured|equiv)|^from_pytorch'
 }
 
 [ ! -e .git ] || check "source archive" tools/dist.sh "$build" --try
