@@ -57,9 +57,9 @@ foreach(name core_basics core_tape contract_device contract_memory known_answers
     datasets_prefetch captured_errors pad wrapped)
   weft_guard(${name})
 endforeach()
-# The kind of the following tests of the label `long` is in the short suite already.
+# The kind of the following tests is in the short suite already, and the emulated device has the same contracts.
 foreach(name contract_norm contract_group_norm contract_attention contract_elementwise contract_fold contract_kernels)
-  weft_guard(${name} LABELS long)
+  weft_guard(${name} LABELS proof)
 endforeach()
 foreach(name exchange equiv_data)
   weft_guard(${name} RANKS 1 2 4)
