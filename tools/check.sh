@@ -60,10 +60,10 @@ onednn3() {
         ctest --test-dir "$build-onednn3" --output-on-failure --parallel $((4 * jobs)) -R "^($(echo $tests | tr ' ' '|'))\$"
 }
 
-# The suite once more: tests of one process, and the others on two ranks; on virtual nodes only the contract of the
-# communicators. Left out are what takes long for code that others run too (examples, all sizes of schedules, the planner's
-# memory, the same on a guarded device or by other settings); make proof has them. So are tests in which HDF5 fails on purpose, which
-# leave what it holds and so count as lost memory.
+# The suite once more: tests of one process, and the others on two ranks. Left out are what takes long for code that others
+# run too (examples, virtual nodes, all sizes of schedules, the planner's memory, the same on a guarded device or by other
+# settings), which make proof has, and tests in which HDF5 fails on purpose, which leave what it holds and so count as lost
+# memory.
 sanitizers() {
     cmake --preset asan -B "$build-asan" &&
         cmake --build "$build-asan" --parallel "$jobs" &&
