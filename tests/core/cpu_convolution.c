@@ -42,9 +42,9 @@ typedef struct layer {
     wf_array x, w, y, bias_y, bias_x;
 } layer;
 
-static layer layer_new(int64_t n, int64_t c, int64_t f, const int64_t in[2], int64_t kernel, const int64_t pad[4])
+static layer layer_new(int64_t n, int64_t c, int64_t f, const int64_t in[2], int64_t kernel, int64_t stride,
+                       const int64_t pad[4])
 {
-    const int64_t stride = kernel == 4 ? 2 : 1;
     layer l = {.geom = {.nd = 2, .groups = 1}};
     int64_t out[2];
     for (int d = 0; d < 2; d++) {
@@ -117,20 +117,30 @@ static void compare(const layer *l, const wf_epilogue *epilogue, bool accumulate
 static void geometries(void)
 {
     static const struct {
-        int64_t n, c, f, in[2], kernel, pad[4];
+        int64_t n, c, f, in[2], kernel, stride, pad[4];
     } list[] = {
-        {2, 32, 16, {16, 16}, 3, {1, 1, 1, 1}},   {3, 16, 48, {11, 18}, 3, {0, 2, 1, 0}},
-        {2, 48, 32, {15, 13}, 3, {2, 1, 0, 0}},   {8, 64, 64, {8, 8}, 3, {1, 1, 1, 1}},
-        {33, 16, 80, {4, 4}, 3, {1, 1, 1, 1}},    {3, 3, 32, {15, 16}, 3, {1, 1, 1, 1}},
-        {4, 32, 5, {12, 12}, 3, {1, 1, 1, 1}},    {2, 32, 16, {32, 32}, 4, {1, 1, 1, 1}},
-        {4, 16, 64, {15, 17}, 4, {0, 1, 1, 2}},   {4, 16, 32, {18, 19}, 4, {2, 2, 1, 0}},
-        {40, 48, 32, {8, 8}, 4, {1, 1, 1, 1}},    {6, 8, 48, {16, 16}, 4, {1, 1, 1, 1}},
-        {2, 32, 32, {17, 18}, 3, {1, -1, -2, 1}}, {2, 16, 16, {34, 35}, 4, {-1, 1, 1, -2}},
-        {130, 64, 16, {4, 4}, 3, {1, 1, 1, 1}},
+        {2, 32, 16, {16, 16}, 3, 1, {1, 1, 1, 1}},
+        {3, 16, 48, {11, 18}, 3, 1, {0, 2, 1, 0}},
+        {2, 48, 32, {15, 13}, 3, 1, {2, 1, 0, 0}},
+        {8, 64, 64, {8, 8}, 3, 1, {1, 1, 1, 1}},
+        {33, 16, 80, {4, 4}, 3, 1, {1, 1, 1, 1}},
+        {3, 3, 32, {15, 16}, 3, 1, {1, 1, 1, 1}},
+        {4, 32, 5, {12, 12}, 3, 1, {1, 1, 1, 1}},
+        {2, 32, 16, {32, 32}, 4, 2, {1, 1, 1, 1}},
+        {4, 16, 64, {15, 17}, 4, 2, {0, 1, 1, 2}},
+        {4, 16, 32, {18, 19}, 4, 2, {2, 2, 1, 0}},
+        {40, 48, 32, {8, 8}, 4, 2, {1, 1, 1, 1}},
+        {6, 8, 48, {16, 16}, 4, 2, {1, 1, 1, 1}},
+        {2, 32, 32, {17, 18}, 3, 1, {1, -1, -2, 1}},
+        {2, 16, 16, {34, 35}, 4, 2, {-1, 1, 1, -2}},
+        {130, 64, 16, {4, 4}, 3, 1, {1, 1, 1, 1}},
+        /* Products of matrices with AVX2; the second in pieces. */
+        {2, 64, 64, {15, 18}, 3, 2, {1, 1, 1, 1}},
+        {11, 80, 96, {34, 35}, 3, 2, {0, 2, -1, 1}},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         const wf_epilogue leaky = {.act = WF_ACT_LEAKY_RELU, .slope = 0.2}, relu = {.act = WF_ACT_RELU};
-        layer l = layer_new(list[i].n, list[i].c, list[i].f, list[i].in, list[i].kernel, list[i].pad);
+        layer l = layer_new(list[i].n, list[i].c, list[i].f, list[i].in, list[i].kernel, list[i].stride, list[i].pad);
         compare(&l, i % 3 == 0 ? NULL : i % 3 == 1 ? &leaky : &relu, i % 2 == 1);
         layer_free(&l);
     }
@@ -161,7 +171,7 @@ static void kept_filters(void)
 {
     static const int64_t in[2] = {12, 12}, pad[4] = {1, 1, 1, 1}, channels[2] = {32, 24};
     for (int i = 0; i < 2; i++) {
-        layer l = layer_new(4, channels[i], 32, in, 3, pad);
+        layer l = layer_new(4, channels[i], 32, in, 3, 1, pad);
         wf_packed_form *forms = NULL;
         l.w.forms = &forms;
         compare(&l, NULL, false);
@@ -186,7 +196,7 @@ static void bounded_forms(void)
     wf_packed_form *forms = NULL;
     layer l[6];
     for (int i = 0; i < 6; i++)
-        l[i] = layer_new(4, shape[i][0], shape[i][1], in, 3, pad);
+        l[i] = layer_new(4, shape[i][0], shape[i][1], in, 3, 1, pad);
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < 6; i++) {
             l[i].w.forms = &forms;
@@ -397,7 +407,7 @@ static void volumes(void)
 static void threads(void)
 {
     static const int64_t in[2] = {16, 16}, pad[4] = {1, 1, 1, 1};
-    layer l = layer_new(6, 32, 48, in, 3, pad);
+    layer l = layer_new(6, 32, 48, in, 3, 1, pad);
     wf_array first = array_new(l.w.shape, 1), second = array_new(l.w.shape, 2);
     const int before = wf_ctx_threads(cpu);
     WF_EXPECT_OK(wf_ctx_set_threads(cpu, 1));
@@ -418,7 +428,7 @@ static bool is_kept(int64_t i)
 {
     static const int64_t pad[4] = {0, 0, 0, 0};
     const int64_t in[2] = {3 + i % 32, 3 + i / 32};
-    layer l = layer_new(1, 1, 1, in, 3, pad);
+    layer l = layer_new(1, 1, 1, in, 3, 1, pad);
     wf_array y = array_new(l.y.shape, 6), want = array_new(l.y.shape, 7);
     const int64_t before = wf_ctx_memory(cpu).system_allocations;
     WF_EXPECT_OK(cpu->k->conv_forward(cpu, &(wf_conv_args){.geom = &l.geom, .x = &l.x, .w = &l.w, .y = &y}));
@@ -458,7 +468,7 @@ static void minimal(void)
         return; /* which instructions it has is not known here */
     cpu = wf_ctx_new((wf_ctx_opts){.device = "cpu", .threads = 2});
     WF_MUST(wf_check(cpu));
-    layer l = layer_new(4, 32, 32, in, 3, pad);
+    layer l = layer_new(4, 32, 32, in, 3, 1, pad);
     compare(&l, NULL, false);
     WF_EXPECT(wf_ctx_memory(cpu).plans == plans, "level %s: %lld primitives for three directions, not %d", level,
               (long long)wf_ctx_memory(cpu).plans, plans);
