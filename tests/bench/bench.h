@@ -84,6 +84,31 @@ static inline double bench_best(wf_ctx *ctx, wf_stream *stream, double round, wf
     return best;
 }
 
+typedef struct bench_product {
+    wf_ctx *ctx;
+    wf_array a, b, c;
+} bench_product;
+
+static inline wf_status bench_multiply(void *p)
+{
+    const bench_product *b = p;
+    return b->ctx->k->matmul(b->ctx, &(wf_matmul_args){.a = &b->a, .b = &b->b, .c = &b->c});
+}
+
+/* flop a second of a large product. */
+static inline double bench_peak(wf_ctx *ctx, wf_dtype dtype)
+{
+    enum { SIDE = 1024 };
+    bench_product b = {.ctx = ctx};
+    wf_array *const all[] = {&b.a, &b.b, &b.c};
+    for (int i = 0; i < 3; i++)
+        *all[i] = bench_array(ctx, dtype, WF_SHAPE(SIDE, SIDE));
+    const double seconds = bench_best(ctx, NULL, 0.05, bench_multiply, &b);
+    for (int i = 0; i < 3; i++)
+        bench_array_free(ctx, all[i]);
+    return 2.0 * SIDE * SIDE * SIDE / seconds;
+}
+
 /* A rank's line: images per second, and, unless ctx is NULL, the most memory in MiB that its process held and the
  * seconds that it took to prepare steps. */
 static inline void bench_report(double images, double seconds, const wf_ctx *ctx)

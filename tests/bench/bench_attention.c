@@ -91,31 +91,6 @@ static void close_bench(attention_bench *b)
         bench_array_free(b->ctx, all[i]);
 }
 
-typedef struct product_bench {
-    wf_ctx *ctx;
-    wf_array a, b, c;
-} product_bench;
-
-static wf_status multiply(void *p)
-{
-    const product_bench *b = p;
-    return b->ctx->k->matmul(b->ctx, &(wf_matmul_args){.a = &b->a, .b = &b->b, .c = &b->c});
-}
-
-/* flop a second of a large product. */
-static double measure_peak(wf_ctx *ctx, wf_dtype dtype)
-{
-    enum { SIDE = 1024 };
-    product_bench b = {.ctx = ctx};
-    wf_array *const all[] = {&b.a, &b.b, &b.c};
-    for (int i = 0; i < 3; i++)
-        *all[i] = bench_array(ctx, dtype, WF_SHAPE(SIDE, SIDE));
-    const double seconds = bench_best(ctx, NULL, 0.05, multiply, &b);
-    for (int i = 0; i < 3; i++)
-        bench_array_free(ctx, all[i]);
-    return 2.0 * SIDE * SIDE * SIDE / seconds;
-}
-
 static void print_row(wf_ctx *ctx, wf_dtype dtype, const shape_row *s, double peak)
 {
     attention_bench b;
@@ -157,7 +132,7 @@ int main(int argc, char **argv)
     }
     wf_ctx *ctx = wf_ctx_new(opts);
     WF_MUST(wf_check(ctx));
-    const double peak = measure_peak(ctx, dtype);
+    const double peak = bench_peak(ctx, dtype);
     printf("%s, %d threads, a large product: %.0f GFLOP/s\n%-53s %21s %17s %12s\n", wf_dtype_name(dtype),
            wf_ctx_threads(ctx), 1e-9 * peak, "", "forward, of that", "backward", "both");
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)

@@ -253,31 +253,6 @@ static void check(xsmm_conv *j, int way)
     }
 }
 
-typedef struct product {
-    wf_ctx *ctx;
-    wf_array a, b, c;
-} product;
-
-static wf_status multiply(void *p)
-{
-    const product *m = p;
-    return m->ctx->k->matmul(m->ctx, &(wf_matmul_args){.a = &m->a, .b = &m->b, .c = &m->c});
-}
-
-/* Operations a second. */
-static double speed_of_large_product(wf_ctx *ctx)
-{
-    enum { SIDE = 1024 };
-    const wf_shape square = WF_SHAPE(SIDE, SIDE);
-    product m = {ctx, bench_array(ctx, WF_F32, square), bench_array(ctx, WF_F32, square),
-                 bench_array(ctx, WF_F32, square)};
-    const double speed = 2.0 * SIDE * SIDE * SIDE / bench_best(ctx, NULL, 0.1, multiply, &m);
-    bench_array_free(ctx, &m.a);
-    bench_array_free(ctx, &m.b);
-    bench_array_free(ctx, &m.c);
-    return speed;
-}
-
 typedef struct conv_case {
     const char *name;
     bench_conv_shape shape;
@@ -293,7 +268,7 @@ static void row(wf_ctx *ctx, const conv_case *c)
     bench_conv_open(&j, ctx, WF_F32, c->shape);
     j.no_bias = true;
     xsmm_open(&x, &c->shape);
-    const double flop = bench_conv_flop(&j), peak = speed_of_large_product(ctx);
+    const double flop = bench_conv_flop(&j), peak = bench_peak(ctx, WF_F32);
     printf("%-10s %3lld to %4lld, %3lldx%-3lld k%lld s%lld", c->name, (long long)c->shape.c, (long long)c->shape.f,
            (long long)c->shape.h, (long long)c->shape.h, (long long)c->shape.k, (long long)c->shape.s);
     for (int way = 0; way < WAYS; way++) {
