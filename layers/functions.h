@@ -90,8 +90,8 @@ typedef struct wf_matmul_opts {
  * length k must be whole on each rank; the layouts of all others follow as in wf_add. */
 wf_var *wf_matmul(wf_var *a, wf_var *b, wf_matmul_opts opts);
 
-/* a where the condition is not 0, else b; the three broadcast as in wf_add. The condition is of u8, or of the type of a
- * and b, and has no gradient. */
+/* a where the condition is not 0, else b; the three broadcast as in wf_add, and b and the condition are brought to the
+ * shard bounds of a. The condition is of u8, or of the type of a and b, and has no gradient. */
 wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b);
 
 /* Rows of x [R,...] by their numbers, u8, i32 or i64 in [0, R): y[i...,:] = x[index[i...],:], row-major. x is whole on

@@ -53,7 +53,8 @@ wf_var *wf_token_cross_entropy(wf_var *logits, const wf_tensor *labels, wf_label
 wf_var *wf_bce_logits(wf_var *x, const wf_tensor *target);
 wf_var *wf_bce_logits_constant(wf_var *x, double target);
 
-/* Mean of (a - b)^2 and of |a - b|; gradients go to both. Equal shapes, types and layouts, here and in the next two. */
+/* Mean of (a - b)^2 and of |a - b|; gradients go to both. Equal shapes, types and layouts, here and in the next two,
+ * but that b is brought to the shard bounds of a, as in wf_add (layers/functions.h). */
 wf_var *wf_mse(wf_var *a, wf_var *b);
 wf_var *wf_l1(wf_var *a, wf_var *b);
 

@@ -198,6 +198,7 @@ static wf_var *loss_between(loss_state state, wf_var *a, wf_var *b)
     b = wf_widened(b);
     if (!a || !b)
         return NULL;
+    WF_NEED_NULL(b = wf_function_align(b, a));
     WF_TRY_NULL(wf_loss_check_reduction(loss_ops[kind].name, (int)state.reduction));
     WF_TRY_NULL(wf_function_check_pair(loss_ops[kind].name, a, b, WF_ANY_FUNCTION));
     WF_TRY_NULL(wf_function_check_layouts(loss_ops[kind].name, a, b));

@@ -88,6 +88,8 @@ wf_var *wf_where(wf_var *condition, wf_var *a, wf_var *b)
     if (!condition || !a || !b)
         return NULL;
     WF_TRY_NULL(wf_function_promote(&a, &b));
+    WF_NEED_NULL(b = wf_function_align(b, a));
+    WF_NEED_NULL(condition = wf_function_align(condition, a));
     WF_TRY_NULL(check_choice(condition, a, b));
     WF_TRY_NULL(wf_broadcast_of("where", a->value, b->value, &pair));
     /* Three shapes meet in two steps: what a and b give together, and that with the condition. A copy of the handle, as

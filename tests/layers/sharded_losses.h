@@ -13,6 +13,46 @@ static wf_var *mse(wf_var *x)
     return wf_mse(x, other);
 }
 
+/* The same elements at other shard bounds: each bound but the first and the last is one higher, where the length
+ * allows. x itself where nothing cuts it. */
+static wf_var *at_other_bounds(wf_var *x)
+{
+    wf_layout layout = wf_tensor_layout(wf_value(x));
+    int64_t bounds[WF_AXES][MOST];
+    wf_layout_opts cut = {.dim = {0}};
+    for (int a = 0; a < WF_AXES && layout.known; a++) {
+        const int ranks = wf_mesh_size(layout.mesh, (wf_axis)a);
+        if (layout.placement[a] != WF_SHARDED)
+            continue;
+        const int64_t length = layout.global.dim[layout.dim[a]];
+        for (int r = 0; r <= ranks; r++)
+            bounds[a][r] = r > 0 && layout.bounds[a][r] < length ? layout.bounds[a][r] + 1 : layout.bounds[a][r];
+        cut.dim[a] = WF_DIM(layout.dim[a]);
+        cut.bounds[a] = bounds[a];
+    }
+    if (!layout.known)
+        return x;
+    WF_EXPECT_OK(wf_mesh_layout(layout.mesh, layout.global, cut, &layout));
+    return wf_redistribute(x, layout);
+}
+
+static wf_var *mse_at_other_bounds(wf_var *x)
+{
+    return wf_mse(x, at_other_bounds(wf_scale(wf_tanh(x), 0.5)));
+}
+
+static wf_var *huber_at_other_bounds(wf_var *x)
+{
+    return wf_huber_reduced(x, at_other_bounds(wf_scale(wf_tanh(x), 0.5)), 0.3, WF_REDUCTION_NONE);
+}
+
+/* Its condition and its second choice lie elsewhere. */
+static wf_var *where_at_other_bounds(wf_var *x)
+{
+    wf_var *moved = at_other_bounds(x);
+    return wf_where(wf_detach(wf_relu(moved)), x, wf_tanh(moved));
+}
+
 static wf_var *l1(wf_var *x)
 {
     wf_var *other = wf_scale(wf_tanh(x), 0.5);
