@@ -85,14 +85,14 @@ static bool everybody_leaves(int code)
     const int64_t limit = (int64_t)(broken ? 3 * WF_GRACE_MS : wf_config_get()->timeout_ms) * 1000000;
     const int64_t every = limit / 4 < LOOK_NS ? limit / 4 : LOOK_NS;
     int64_t since = 0, looked = 0;
-    wf_deadline wait = wf_deadline_new();
+    wf_wait wait = {0};
     MPI_Request request;
     int done = 0;
     /* On a communicator of its own, made at the start: those of the program may be dead. */
     if (MPI_Ibarrier(leaving, &request) != MPI_SUCCESS)
         return false;
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
-        const int64_t waited = wf_deadline_waited_ns(&wait);
+        const int64_t waited = wf_wait_ns(&wait);
         if (well && waited - looked > every) {
             looked = waited;
             if (!wf_recorder_finds_stopped())

@@ -218,21 +218,30 @@ wf_setup_seconds wf_ctx_setup_seconds(const wf_ctx *ctx)
                               .capturing = 1e-9 * (double)ctx->capturing_ns};
 }
 
-static int64_t now_ms(void)
+int64_t wf_wait_ns(wf_wait *wait)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    enum {
+        STOPPED_NS = 200000000
+    }; /* between two looks: beyond it this process was stopped, as others may have been */
+    struct timespec clock;
+    clock_gettime(CLOCK_MONOTONIC, &clock);
+    const int64_t now = (int64_t)clock.tv_sec * 1000000000 + clock.tv_nsec;
+    if (wait->start_ns == 0)
+        *wait = (wf_wait){.start_ns = now, .seen_ns = now};
+    const int64_t passed = now - wait->seen_ns;
+    wait->lost_ns += passed > STOPPED_NS ? passed - STOPPED_NS : 0;
+    wait->seen_ns = now;
+    return now - wait->lost_ns - wait->start_ns;
 }
 
 /* Between two looks at a device that is still working: messages of other ranks move on, after a millisecond the core is
  * free for others, and a device that has stopped is an error instead of silence. */
-static wf_status between_looks(wf_ctx *ctx, const char *what, int64_t began, int64_t *since)
+static wf_status between_looks(wf_ctx *ctx, const char *what, wf_wait *wait)
 {
-    const int64_t waited = now_ms() - began, most = wf_config_get()->timeout_ms;
+    const int64_t waited = wf_wait_ns(wait) / 1000000, most = wf_config_get()->timeout_ms;
     wf_ctx_progress(ctx);
     if (ctx->waiting)
-        WF_TRY(ctx->waiting(ctx->comm, since));
+        WF_TRY(ctx->waiting(ctx->comm, wait));
     WF_CHECK(waited <= most, WF_ERR_TIMEOUT, "the device has not %s after %lld ms; WEFT_TIMEOUT_MS is %lld", what,
              (long long)waited, (long long)most);
     if (waited > 0)
@@ -242,12 +251,11 @@ static wf_status between_looks(wf_ctx *ctx, const char *what, int64_t began, int
 
 wf_status wf_ctx_wait_event(wf_ctx *ctx, wf_event *event, const char *what)
 {
-    const int64_t began = now_ms();
-    int64_t since = 0;
+    wf_wait wait = {0};
     for (bool done = false; !done;) {
         WF_TRY(ctx->k->event_done(ctx, event, &done));
         if (!done)
-            WF_TRY(between_looks(ctx, what, began, &since));
+            WF_TRY(between_looks(ctx, what, &wait));
     }
     return WF_OK;
 }

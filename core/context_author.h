@@ -22,6 +22,12 @@ typedef enum wf_live {
 /* Plans of one kind that a filling, or a mesh, keeps; shapes that change with every batch would fill the memory. */
 #define WF_PLANS_MOST 1024
 
+/* The time of a wait (wf_wait_ns); zero before it begins. */
+typedef struct wf_wait {
+    int64_t start_ns, seen_ns; /* when it began, and when the clock was read */
+    int64_t lost_ns;           /* how long this process did not run since start_ns */
+} wf_wait;
+
 typedef struct wf_pool wf_pool;
 struct wf_captured;
 struct wf_profile;
@@ -68,8 +74,9 @@ struct wf_ctx {
      * ranks. */
     void *comm;                     /* the argument of the hooks */
     wf_status (*await)(void *comm); /* before the host reads a value that may depend on other ranks */
-    /* Called repeatedly while the host waits for the device; an error ends the wait. *since is 0 at the first call. */
-    wf_status (*waiting)(void *comm, int64_t *since);
+    /* Called repeatedly while the host waits for the device; an error ends the wait. *wait is zero at the first call.
+     */
+    wf_status (*waiting)(void *comm, wf_wait *wait);
 
     /* Set by comm, and by a ring of attention, while communication is in flight, otherwise NULL: see wf_ctx_progress.
      */
@@ -98,6 +105,11 @@ void wf_live_add(wf_ctx *ctx, wf_live kind, int64_t by);
 wf_status wf_ctx_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
 /* Like wf_ctx_read, for callers that skip the read while a step is captured. */
 wf_status wf_ctx_capture_read(wf_ctx *ctx, void *host, const void *device, size_t bytes) WF_NODISCARD;
+
+/* Returns how many nanoseconds a wait has lasted, without the time in which this process was stopped or its machine
+ * suspended: a fifth of a second counts, from one call of this to the next. The first call, of one that is zero, begins
+ * it. Any thread, each with its own. */
+int64_t wf_wait_ns(wf_wait *wait);
 
 /* Waits until an event of the device is done, and meanwhile for failures of other ranks. WF_ERR_TIMEOUT: "the device
  * has not <what> after ... ms". Not in a captured step. */

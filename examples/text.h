@@ -1,4 +1,4 @@
-/* Text for a language model. */
+/* Text for a language model, and text on a terminal. */
 #ifndef EXAMPLES_TEXT_H
 #define EXAMPLES_TEXT_H
 

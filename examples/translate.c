@@ -11,6 +11,7 @@
 #include "examples/common.h"
 #include "examples/models/seq2seq.h"
 #include "examples/pieces.h"
+#include "examples/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -366,6 +367,23 @@ static void decode(const training *t, wf_var *const x[2], wf_var *encoded, int64
     }
 }
 
+/* Catalogues may hold anything, and so may what is made of their pieces. */
+static void print_text(const char *before, const char *text)
+{
+    text_writer out = {0};
+    fputs(before, stdout);
+    for (; *text; text++)
+        text_write(&out, (uint8_t)*text);
+    text_end(&out);
+}
+
+static void show_sentences(const char *source, const char *translated, const char *catalogue)
+{
+    print_text("", source);
+    print_text("    translated:   ", translated);
+    print_text("    in catalogue: ", catalogue);
+}
+
 /* Adds the sentences of a batch to both scores; shows the first ones. */
 static void score_batch(const training *t, const batch *b, bool shows, bleu *ours, bleu *copied)
 {
@@ -384,7 +402,7 @@ static void score_batch(const training *t, const batch *b, bool shows, bleu *our
         bleu_add(ours, text, side[1].text);
         bleu_add(copied, side[0].text, side[1].text);
         if (shows && i < SHOWN)
-            printf("%s\n    translated:   %s\n    in catalogue: %s\n", side[0].text, text, side[1].text);
+            show_sentences(side[0].text, text, side[1].text);
     }
     free(told);
 }

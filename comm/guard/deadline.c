@@ -30,22 +30,14 @@
 #define LOOK_NS       100000000  /* from one look at the peer's state to the next */
 #define CIRCLE_NS     2000000000 /* that nothing moves in a circle of waits before it is an error */
 #define SAY_NS        60000000000
-#define STOPPED_NS    200000000 /* between two polls: beyond it this process was stopped, as others may have been */
-#define NOTE_NS       10000000  /* of a wait, until the flight recorder learns of its step; polls may take long */
+#define NOTE_NS       10000000 /* of a wait, until the flight recorder learns of its step; polls may take long */
 
 wf_deadline wf_deadline_new(void)
 {
     /* Control is asked in the fourth poll: most waits are over before. */
-    const int64_t now = wf_now_ns();
-    return (wf_deadline){.start_ns = now, .seen_ns = now, .polls = 1, .peer = -1};
-}
-
-int64_t wf_deadline_waited_ns(wf_deadline *deadline)
-{
-    const int64_t now = wf_now_ns(), passed = now - deadline->seen_ns;
-    deadline->lost_ns += passed > STOPPED_NS ? passed - STOPPED_NS : 0;
-    deadline->seen_ns = now;
-    return now - deadline->lost_ns - deadline->start_ns;
+    wf_deadline deadline = {.polls = 1, .peer = -1};
+    (void)wf_wait_ns(&deadline.wait);
+    return deadline;
 }
 
 /* Ends the wait with an error that names the awaited rank. left: how that rank has left; NULL: it is not known to. */
@@ -79,10 +71,10 @@ static bool is_excused(const wf_comm *comm, wf_deadline *deadline)
 {
     const char *what = "";
     const int64_t until = wf_control_busy_until_ns(comm, &what);
-    if (until <= deadline->start_ns)
+    if (until <= deadline->wait.start_ns)
         return false;
     wf_log_write(WF_LOG_INFO, "rank %s waits for %s", WF_RANK(comm, comm->rank), what);
-    deadline->start_ns = until;
+    deadline->wait.start_ns = until;
     return true;
 }
 
@@ -120,11 +112,11 @@ static wf_status check_circle(wf_comm *comm, wf_deadline *deadline, int64_t now)
 static bool is_working(const wf_comm *comm, wf_deadline *deadline, int peer, int64_t now)
 {
     char call[WF_RECORD_TEXT];
-    const int64_t waited = now - deadline->start_ns, process = process_of(comm, peer);
+    const int64_t waited = now - deadline->wait.start_ns, process = process_of(comm, peer);
     if (process != 0 && deadline->circle)
         return now - deadline->circle_ns <= CIRCLE_NS; /* then the circle is the error, if it is one */
     if (process == 0 || waited > (int64_t)wf_config_get()->idle_ms * 1000000 ||
-        !wf_peer_lives(process, deadline->lost_ns))
+        !wf_peer_lives(process, deadline->wait.lost_ns))
         return false;
     if (now - deadline->said_ns > SAY_NS) {
         deadline->said_ns = now;
@@ -138,7 +130,7 @@ static bool is_working(const wf_comm *comm, wf_deadline *deadline, int peer, int
 /* Looks at the awaited process, in a wait that lasts. */
 static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
 {
-    const int64_t waited = now - deadline->start_ns;
+    const int64_t waited = now - deadline->wait.start_ns;
     const int missing = wf_control_missing(comm), peer = missing < 0 ? deadline->peer : missing;
     if (now - deadline->looked_ns < LOOK_NS)
         return WF_OK;
@@ -151,7 +143,7 @@ static wf_status look_around(wf_comm *comm, wf_deadline *deadline, int64_t now)
     deadline->left_ns = !left ? 0 : deadline->left_ns ? deadline->left_ns : now;
     if (left)
         return now - deadline->left_ns > GONE_NS ? end_wait(comm, waited, peer, left) : WF_OK;
-    wf_recorder_wait(comm, process_of(comm, peer), deadline->start_ns);
+    wf_recorder_wait(comm, process_of(comm, peer), deadline->wait.start_ns);
     WF_TRY(check_circle(comm, deadline, now));
     /* The awaited rank of an unheeding wait has a time-out of its own, after which it answers: that comes first. */
     const int64_t limit = limit_ns(comm, peer) + (deadline->unheeding ? (int64_t)WF_GRACE_MS * 2000000 : 0);
@@ -173,7 +165,7 @@ static void progress_background(const wf_comm *comm, bool lasts)
 
 wf_status wf_deadline_poll(wf_comm *comm, wf_deadline *deadline)
 {
-    const int64_t waited = wf_deadline_waited_ns(deadline), now = deadline->start_ns + waited;
+    const int64_t waited = wf_wait_ns(&deadline->wait), now = deadline->wait.start_ns + waited;
     wf_watch_beat();
     deadline->noted += waited > NOTE_NS && deadline->noted < 2;
     /* Control messages are seldom there, and asking MPI for them costs as much as asking for data. */

@@ -49,8 +49,8 @@ static wf_status await_verdict(wf_comm *comm, wf_status status, const char *cand
 {
     char text[WF_FAILURE_TEXT];
     wf_status heard;
-    wf_deadline deadline = wf_deadline_new();
-    while (wf_deadline_waited_ns(&deadline) < (int64_t)WF_GRACE_MS * 1000000) {
+    wf_wait wait = {0};
+    while (wf_wait_ns(&wait) < (int64_t)WF_GRACE_MS * 1000000) {
         if (wf_control_verdict(comm, &heard, text))
             return die(comm, heard, text);
         wf_watch_beat();

@@ -92,9 +92,8 @@ void wf_comm_release(const wf_comm *comm, void *data);
 
 /* --- deadline.c --- */
 typedef struct wf_deadline {
-    int64_t start_ns; /* of the wait, or of the last progress */
+    wf_wait wait; /* since its begin, or the last progress */
     int64_t polls;
-    int64_t seen_ns, lost_ns;   /* when the clock was read; how long this process did not run since start_ns */
     int peer;                   /* the rank that is awaited, which a time-out names; -1: none, it awaits the GPU */
     bool unheeding;             /* failure notices are not polled: the awaited rank polls them, and answers */
     int64_t looked_ns, said_ns; /* when it last looked at the peer, and wrote to the log */
@@ -104,9 +103,6 @@ typedef struct wf_deadline {
     int noted;                  /* 1 after the poll by which the wait has lasted ten milliseconds; 2 later */
 } wf_deadline;
 wf_deadline wf_deadline_new(void);
-/* Returns how long the wait has lasted, without the time in which this process was stopped or its machine suspended: a
- * fifth of a second counts, from one call of this to the next. */
-int64_t wf_deadline_waited_ns(wf_deadline *deadline);
 /* Returns true if this node has more ranks than processors: a rank that waits then yields at once. */
 bool wf_deadline_crowded(const wf_comm *comm);
 /* Called between two looks at what is awaited: polls the control channel and the clock, then yields or sleeps. */

@@ -65,19 +65,18 @@ static wf_status await_values(void *of)
 
 /* Looks at the communicator while the context waits for the device. Short waits, which are the usual ones, keep the
  * processor; longer ones yield it. */
-static wf_status poll_in_wait(void *of, int64_t *since)
+static wf_status poll_in_wait(void *of, wf_wait *wait)
 {
     wf_comm *comm = of;
     wf_deadline deadline = wf_deadline_new();
     if (!comm->native || comm->death.status)
         return WF_OK;
-    if (*since == 0)
-        *since = deadline.start_ns;
-    deadline.polls = deadline.start_ns - *since < AT_ONCE_NS ? 0 : LATER;
-    deadline.start_ns = *since;
+    deadline.polls = wf_wait_ns(wait) < AT_ONCE_NS ? 0 : LATER;
+    deadline.wait = *wait;
     wf_status status = wf_transport_native.poll(comm, true);
     if (status == WF_OK)
         status = wf_deadline_poll(comm, &deadline);
+    *wait = deadline.wait;
     return status == WF_OK || comm->call.entered ? status : wf_guard_end(comm, "wait for a GPU", status);
 }
 

@@ -43,7 +43,7 @@ int wf_cuda_device_count(void)
  * dead peer does not hang. */
 wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
 {
-    int64_t since = 0;
+    wf_wait wait = {0};
     if (!own->ctx->waiting) {
         /* Blocks if there is one rank; with others the wait is a poll that learns of their failures. */
         TRY_CUDA(cudaEventSynchronize(event));
@@ -53,7 +53,7 @@ wf_status wf_cuda_wait(wf_cuda *own, cudaEvent_t event)
         if (state != cudaErrorNotReady)
             TRY_CUDA(state);
         cudaGetLastError(); /* "not ready" is no error: the next call must not report it */
-        WF_TRY(own->ctx->waiting(own->ctx->comm, &since));
+        WF_TRY(own->ctx->waiting(own->ctx->comm, &wait));
     }
     return WF_OK;
 }

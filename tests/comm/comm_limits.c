@@ -70,7 +70,7 @@ static void leaving_is_seen_anew(void)
     WF_EXPECT_OK(wf_barrier(comm));
     if (rank == 0) {
         wf_deadline wait = wf_deadline_new();
-        wait.start_ns -= 1500000000;
+        wait.wait.start_ns -= 1500000000;
         WF_EXPECT_OK(look_for(part, &wait, 1));
         WF_EXPECT(wait.left_ns > 0, "rank 1 has closed, and is not seen to");
         wait.left_ns = 1; /* long ago */

@@ -1,4 +1,4 @@
-/* Status and trail, shapes, boxes, layouts, pool, archive. */
+/* Status and trail, shapes, boxes, layouts, pool, archive, waits. */
 #include "core/archive.h"
 #include "core/context_author.h"
 #include "core/layout.h"
@@ -6,7 +6,9 @@
 #include "tests/test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static wf_status fails(int value)
 {
@@ -218,6 +220,58 @@ static void archives(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* A stop of the process, as by a signal, counts a fifth of a second, however long it was. */
+static void stops_in_waits(void)
+{
+    wf_wait wait = {0};
+    WF_EXPECT(wf_wait_ns(&wait) == 0, "a wait begins late");
+    sleep_ms(600);
+    const int64_t stopped = wf_wait_ns(&wait);
+    WF_EXPECT(stopped == 200000000, "a stop counts %lld ns", (long long)stopped);
+    for (int look = 0; look < 5; look++) {
+        sleep_ms(10);
+        (void)wf_wait_ns(&wait);
+    }
+    const int64_t waited = wf_wait_ns(&wait) - stopped;
+    WF_EXPECT(waited >= 50000000, "five looks, 10 ms from one to the next, count %lld ns", (long long)waited);
+}
+
+static int stops;
+
+/* Done after two stops, or never. */
+static wf_status event_done(wf_ctx *ctx, wf_event *event, bool *done)
+{
+    *done = stops == 2;
+    if (stops < 2) {
+        stops++;
+        sleep_ms(600);
+    }
+    return WF_OK;
+}
+
+/* The time-out of a wait for the device is 500 ms here. */
+static void device_waits(void)
+{
+    wf_ctx *ctx = wf_ctx_new((wf_ctx_opts){0});
+    const wf_kernels *own = ctx->k;
+    wf_kernels device = *own;
+    device.event_done = event_done;
+    ctx->k = &device;
+    WF_EXPECT_OK(wf_ctx_wait_event(ctx, NULL, "copied"));
+    stops = 3;
+    WF_EXPECT(wf_ctx_wait_event(ctx, NULL, "copied") == WF_ERR_TIMEOUT &&
+                  strstr(wf_error_message(), "the device has not copied after"),
+              "%s", wf_error_message());
+    wf_error_clear();
+    ctx->k = own;
+    WF_EXPECT_OK(wf_ctx_free(ctx));
+}
+
 static void version(void)
 {
     char own[64];
@@ -230,6 +284,7 @@ static void version(void)
 
 int main(int argc, char **argv)
 {
+    setenv("WEFT_TIMEOUT_MS", "500", 1); /* device_waits */
     return test_main(argc, argv,
                      (test_case[]){{"trail", trail},
                                    {"sticky_null", sticky_null},
@@ -240,6 +295,8 @@ int main(int argc, char **argv)
                                    {"pool", pool},
                                    {"contexts", contexts},
                                    {"archives", archives},
+                                   {"stops_in_waits", stops_in_waits},
+                                   {"device_waits", device_waits},
                                    {"version", version},
                                    {0}});
 }

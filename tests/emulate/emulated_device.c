@@ -29,7 +29,7 @@ static void too_old(void)
 
 static int asked;
 
-static wf_status count(void *comm, int64_t *since)
+static wf_status count(void *comm, wf_wait *wait)
 {
     asked++;
     return WF_OK;

@@ -11,6 +11,9 @@ run() {
     sed -n 's/^step \([0-9]*\): loss \([0-9.]*\), .*/\1 \2/p' "$work/$1.out" >"$work/$1.losses"
     grep -a '^BLEU of ' "$work/$1.out" >"$work/$1.bleu" || fail "$1: there is no BLEU: $(cat "$work/$1.out")"
     [ "$(wc -l <"$work/$1.losses")" = 3 ] || fail "$1: three losses should be there: $(cat "$work/$1.out")"
+    # What six steps have learned to write is any bytes.
+    iconv -f UTF-8 -t UTF-8 "$work/$1.out" >/dev/null 2>&1 || fail "$1: it writes what is no UTF-8"
+    ! LC_ALL=C tr -d '\n\t' <"$work/$1.out" | LC_ALL=C grep -q '[[:cntrl:]]' || fail "$1: it writes control characters"
 }
 
 # compare ONE ANOTHER

@@ -128,12 +128,12 @@ static wf_ctx *waiter;
 
 void guard_stream_catch_up(void)
 {
-    int64_t since = 0;
+    wf_wait wait = {0};
     guard_here();
     for (int i = 0, looks = 0; i < awaiting; i++)
         for (; !reach(awaited[i].event, awaited[i].number, awaited[i].on); rest(&looks))
-            if (waiter && waiter->waiting && waiter->waiting(waiter->comm, &since) != WF_OK)
-                since = 0; /* what is given up ends by itself */
+            if (waiter && waiter->waiting && waiter->waiting(waiter->comm, &wait) != WF_OK)
+                wait = (wf_wait){0}; /* what is given up ends by itself */
     awaiting = 0;
     drain(in_use);
 }
@@ -175,8 +175,8 @@ wf_status guard_stream_new(wf_ctx *ctx, wf_stream **stream)
 /* As a GPU's: waits for what is on the stream, and meanwhile asks for failures of other ranks. */
 void guard_stream_free(wf_ctx *ctx, wf_stream *stream)
 {
-    int64_t since = 0;
-    if (ctx->waiting && ctx->waiting(ctx->comm, &since) != WF_OK)
+    wf_wait wait = {0};
+    if (ctx->waiting && ctx->waiting(ctx->comm, &wait) != WF_OK)
         guard_refuse("stream_free", "a wait that fails");
     waiter = NULL;
     for (work *w = stream ? stream->first : NULL, *next; w; w = next) {

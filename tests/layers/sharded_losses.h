@@ -13,7 +13,7 @@ static wf_var *mse(wf_var *x)
     return wf_mse(x, other);
 }
 
-/* The same elements at other shard bounds: each bound but the first and the last is one higher, where the length
+/* Moves x to other shard bounds: each bound but the first and the last is one higher, where the length
  * allows. x itself where nothing cuts it. */
 static wf_var *at_other_bounds(wf_var *x)
 {
@@ -46,11 +46,11 @@ static wf_var *huber_at_other_bounds(wf_var *x)
     return wf_huber_reduced(x, at_other_bounds(wf_scale(wf_tanh(x), 0.5)), 0.3, WF_REDUCTION_NONE);
 }
 
-/* Its condition and its second choice lie elsewhere. */
+/* Its condition, of bytes, and its second choice lie elsewhere. */
 static wf_var *where_at_other_bounds(wf_var *x)
 {
     wf_var *moved = at_other_bounds(x);
-    return wf_where(wf_detach(wf_relu(moved)), x, wf_tanh(moved));
+    return wf_where(wf_cast(wf_relu(wf_scale(moved, 8)), WF_U8), x, wf_tanh(moved));
 }
 
 static wf_var *l1(wf_var *x)
