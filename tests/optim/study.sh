@@ -150,7 +150,7 @@ expect() {
         fail "$text: the program failed"
     [ "$(grep -c "^rank [0-9]*: .*$text" "$work/said.txt")" = "$ranks" ] || fail "$text: not every rank says so"
     ! grep LATER "$work/said.txt" || fail "$text: a later call says something else"
-    [ "$(sed -E 's/^rank [0-9]*: //' "$work/said.txt" | sort -u | wc -l)" = 1 ] || fail "$text: the ranks say different things"
+    [ "$(sed -n 's/^rank [0-9]*: //p' "$work/said.txt" | sort -u | wc -l)" = 1 ] || fail "$text: the ranks say different things"
 }
 
 answered() {
