@@ -11,7 +11,7 @@ typedef enum wf_operation {
     WF_CALL_REDUCE,         /* input 0 to output 0 of the root */
     WF_CALL_ALLREDUCE,      /* input 0 to output 0 */
     WF_CALL_ALLGATHER,      /* input 0: count elements; output 0: ranks times as many */
-    WF_CALL_REDUCE_SCATTER, /* inputs r to output 0: part[r] elements */
+    WF_CALL_REDUCE_SCATTER, /* inputs r to output 0: part[r] elements; frames as in WF_CALL_LISTS */
     WF_CALL_BARRIER,
     WF_CALL_SUM_SHARDS,    /* operand 0, read and written, in shards part[0..ranks] */
     WF_CALL_GATHER_SHARDS, /* the same operand */
@@ -34,7 +34,7 @@ typedef wf_status (*wf_call_check)(void *own, const void *from, size_t from_byte
 typedef struct wf_call {
     wf_operation operation;
 
-    /* What all ranks must agree about. */
+    /* What all ranks must agree about; of those with lengths of their own not type and shape (has_equal_elements). */
     const char *name;    /* as the user typed it, for records and errors; NULL only where the guard is left out */
     const char *reducer; /* of WF_CALL_SUM: its name */
     wf_reduce_op op;
@@ -65,7 +65,7 @@ typedef struct wf_call {
     wf_tensor *y;
     const void *in;
     void *out;
-    bool device; /* vectors are in device memory; else in the host's */
+    bool device; /* tensors, or vectors in device memory; else memory of the host */
     bool same;   /* WF_CALL_LISTS: one tensor goes to all ranks */
 } wf_call;
 

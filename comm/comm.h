@@ -29,12 +29,12 @@
  *
  * Errors. A failed call returns the same error on all ranks that can still be reached, naming rank, operation, the
  * number of the collective, and the place of the call in the program. Ranks notice that they make different calls by a
- * hash of number, operation, type, shape and root, which is in the tags of messages and in memory that all ranks share;
- * where that cannot prove that all calls are equal, and after 20 ms of waiting, each sends a record of its call to its
- * neighbour in the ring of ranks. A rank that fails for its own reasons sends a notice to all; one that dies sends none
- * (docs/running.md says who notices). A rank that had completed its part gets the error from its next call that waits,
- * or that begins 20 ms after it looked last. After an error a communicator is dead, and so are those split from it:
- * every later call returns that error, and closing it does not wait. This holds for every error of a function that
+ * hash of number, operation, type, shape, reduction and root, in the tags of messages and in memory that all ranks
+ * share; where that cannot prove that all calls are equal, and in a call of over 20 ms, each sends a record of it to
+ * its neighbour in the ring of ranks. A rank that fails for its own reasons sends a notice to all; one that dies sends
+ * none (docs/running.md says who notices). A rank that had completed its part gets the error from its next call that
+ * waits, or that begins 20 ms after it looked last. After an error a communicator is dead, and so are those split from
+ * it: every later call returns that error, and closing it does not wait. This holds for every error of a function that
  * communicates, also for a wrong argument, since other ranks may be waiting for this one.
  *
  * Messages name a rank by its number in the world, and, where the communicator of the call counts it otherwise, by that
@@ -138,7 +138,7 @@ WF_PLACED wf_status wf_alltoall(wf_comm *comm, wf_tensor *const *x, wf_tensor *c
 WF_PLACED wf_status wf_reduce_scatter(wf_comm *comm, wf_tensor *const *x, wf_tensor *y, wf_reduce_op op) WF_NODISCARD;
 WF_PLACED wf_status wf_barrier(wf_comm *comm) WF_NODISCARD; /* Collective. Ends once all ranks have begun it. */
 
-/* --- Bytes and numbers: metadata. Collective, but for those between two ranks. ------------------------------ */
+/* --- Bytes and numbers of the host: metadata. Collective, but for those between two ranks. ------------------ */
 
 WF_PLACED wf_status wf_bcast_bytes(wf_comm *comm, void *data, size_t bytes, int root) WF_NODISCARD;
 /* all receives size times bytes, in rank order. */

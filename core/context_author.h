@@ -115,24 +115,27 @@ int64_t wf_wait_ns(wf_wait *wait);
  * has not <what> after ... ms". Not in a captured step. */
 wf_status wf_ctx_wait_event(wf_ctx *ctx, wf_event *event, const char *what) WF_NODISCARD;
 
-/* The memory pool, of the context's device. Main thread only.
+/* The memory pool of this context, on its device. Main thread only.
  *
  * take: *data is the caller's until it gives the block back: uninitialised, 64-byte aligned; NULL for 0 bytes.
  *       WF_ERR_MEMORY where the device has no more, on this rank alone.
  * give: `data` as a take gave it, or NULL, and the bytes that were asked for. Work that the context's stream has for
- *       the block may still be under way, since the next owner's comes after it; other streams are waited for before.
- *       Workspace of a kernel is taken and given within the slot.
+ *       the block may still be under way, since the next owner's comes after it. If another stream uses the block, the
+ *       caller has made the context's stream wait for that one by an event. Workspace of a kernel is taken and given
+ *       within the slot.
  *
- * A block that was given back serves the next take of its size class. A pool that would grow beyond a quarter and
- * 16 MiB more than was ever in use, or whose device has no more memory, first cuts a larger free block, or returns free
- * ones to the system. Before one is returned the host waits for the device: an error if a rank fails meanwhile. */
+ * A block that was given back may serve a later take of its size class. A pool that would grow beyond a quarter and 16
+ * MiB more than was ever in use, or whose device has no more memory, first cuts a larger free block, or returns free
+ * ones to the system; memory of the device and page-locked memory of the host count apart, blocks below 16 KiB and
+ * those of a capture not at all. Before a block is returned the host waits for the context's communication and its own
+ * stream: an error if a rank fails meanwhile. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
 /* Retires the block that contains this address: it is never reused and not freed with the context, even after it is
  * given back, because a transfer in flight may still read or write it. Addresses outside the pool are ignored. */
 void wf_pool_hold(wf_ctx *ctx, const void *data);
 /* Take and give host memory, page-locked if the device has memory of its own: for lists, and for transfers to and from
- * the device. */
+ * the device. Before the give the host has waited for transfers that use the block. */
 wf_status wf_pool_take_host(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give_host(wf_ctx *ctx, void *data, size_t bytes);
 /* The most bytes that were in use since the call before, or ever. */

@@ -325,8 +325,8 @@ typedef struct wf_kernels {
     wf_multiplies_fn *multiplies;
 
     /* Which device. count: how many this process can use, at least 1. choose (0 to count - 1) comes before the first
-     * alloc; without it the device is number 0. identity: equal for two ranks if, and only if, they have one device.
-     * Every other slot makes sure by itself that it works on the chosen device. */
+     * alloc; without it the device is number 0. identity: equal for two contexts, of any ranks, if, and only if, they
+     * have one device. Every other slot makes sure by itself that it works on the chosen device. */
     wf_device_count_fn *device_count;
     wf_device_choose_fn *device_choose;
     wf_device_identity_fn *device_identity;

@@ -1,11 +1,11 @@
 /* The memory pool of a context: tensors and workspace come from here, so that a loop of fixed shape allocates only in
  * its first steps. Main thread only, no lock. Blocks are kept by size class, four to each power of two: at most a
  * quarter is lost. A table by address finds the record of a block, since device memory cannot be written from the host.
- * A block is free, used, held (for good: a message may still write to it), or claimed by captured steps, for which it
- * stays reserved. If the pool would hold much more than was ever in use, larger free blocks are cut, and their parts
- * joined when free.
- * A block of the host is handed out untouched: the system places each page where it is written first, which a kernel
- * does with its threads, so that on several sockets the pages lie beside the processors that computed them. */
+ * A block is in use or not; it may also be held (for good: a message may still write to it), and claimed by captured
+ * steps, for which it stays reserved. It is free if it is none of these. If the pool would hold much more than was ever
+ * in use, larger free blocks are cut, and their parts joined when free. A block of the host is handed out untouched:
+ * the system places each page where it is written first, which a kernel does with its threads, so that on several
+ * sockets the pages lie beside the processors that computed them. */
 #include "core/pool_impl.h"
 
 #include <stdlib.h>
@@ -180,7 +180,7 @@ static wf_status grow_table(wf_pool *pool, store *s)
     const size_t n = s->capacity;
     block **table = calloc(n ? 2 * n : 256, sizeof *table);
     WF_CHECK(table, WF_ERR_MEMORY, "no memory for the pool's table");
-    pool->counters.system_allocations++;
+    wf_pool_count_allocation(pool->ctx);
     s->table = table;
     s->capacity = n ? 2 * n : 256;
     for (size_t i = 0; i < n; i++)
@@ -253,7 +253,7 @@ static wf_status record_new(wf_pool *pool, store *s, block **b)
     }
     *b = calloc(1, sizeof **b);
     WF_CHECK(*b, WF_ERR_MEMORY, "no memory for a block's record");
-    pool->counters.system_allocations++;
+    wf_pool_count_allocation(pool->ctx);
     return WF_OK;
 }
 
@@ -366,7 +366,7 @@ static wf_status new_block(wf_pool *pool, store *s, size_t size, int class, bloc
     }
     b->bytes = size;
     b->class = class;
-    pool->counters.system_allocations++;
+    wf_pool_count_allocation(pool->ctx);
     pool->counters.bytes_reserved += size;
     s->bytes += size;
     table_add(s, b);

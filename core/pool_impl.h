@@ -1,6 +1,6 @@
 /* The inside of the memory pool (core/pool.c), for core alone: context.c makes and frees it, autograd/captured.c claims
  * memory for captured steps, tensor.c and handles.c recycle the handles of tensors, heap.c counts what it allocates.
- * Memory is taken and given back by core/context_author.h. Local, main thread only.
+ * Memory is taken and given back by core/context_author.h. Local; main thread only, but wf_pool_count_allocation.
  *
  * Each context has a pool of its own, and contexts share no block, also where several use one device. So a block can
  * serve its next owner without a wait: the work of the old and of the new owner is put on one stream, the context's. A
@@ -31,7 +31,7 @@ void wf_pool_count_allocation(wf_ctx *ctx);
  *               WF_ERR_MEMORY: *claim is NULL, and nothing is claimed.
  * drop:         blocks that are free serve all takes again; the others stay with those who took them. NULL is fine.
  *
- * One claim is made at a time; a block may be in several. */
+ * A context makes one claim at a time; a block may be in several. */
 typedef struct wf_claim wf_claim;
 void wf_pool_claim_begin(wf_ctx *ctx);
 wf_status wf_pool_claim_end(wf_ctx *ctx, wf_claim **claim) WF_NODISCARD;

@@ -13,7 +13,7 @@
 enum {
     WF_DEVICE_CPU = 0,  /* processor time of all threads of this process since the point before; one core is 100 */
     WF_DEVICE_RESIDENT, /* memory of this process */
-    WF_DEVICE_POOL,     /* reserved by the pool of the context, on the device */
+    WF_DEVICE_POOL,     /* what the pool of the context has from the system, page-locked memory of the host too */
     WF_DEVICE_SENT,     /* wf_traffic.bytes_sent since the point before */
     WF_DEVICE_SETUP,    /* the three of wf_setup_seconds together */
     WF_DEVICE_GPU,      /* this and the next three of the whole device, as NVML has them; NAN: not told, or no GPU */

@@ -33,7 +33,7 @@
 #define TAG_RECORD 1
 #define TAG_NOTICE 2
 #define LINE       128      /* ranks do not disturb each other's caches */
-#define LATE_NS    20000000 /* in a call, after which its record is sent in any case; from one look for notices on */
+#define LATE_NS    20000000 /* until an unconfirmed record is sent; between looks for notices, out of waits */
 
 /* Tells all ranks of a failure; with status 0 and busy_ms 0, of the end of a program; with busy_ms, of a rank that
  * computes for that long. */
@@ -44,7 +44,7 @@ typedef struct notice {
     char text[WF_FAILURE_TEXT];
 } notice;
 
-/* A record as a message, with the number of its call: calls are counted from 0 since the communicator was made. */
+/* A record as a message, with the number of its call, from 0; the number that users see (sequence) begins with 1. */
 typedef struct numbered {
     uint64_t number;
     wf_call_record call;

@@ -1,5 +1,5 @@
-/* The guard around a collective or a message: numbers it, announces it, and makes an error with which it ends the error
- * of all ranks. door.c, background.c and exchanges call it; arguments are checked before. Nothing is compared here. */
+/* The guard around a collective or a message: numbers it, announces it, and, if it ends with an error, tells all ranks.
+ * door.c, background.c and exchanges call it; arguments are checked before. control.c compares the records. */
 #include "comm/guard/guard_impl.h"
 
 #include "core/site_author.h"

@@ -19,7 +19,7 @@
  *
  * What may happen meanwhile. A communicator that the step uses may die or close: wf_ctx_end_captures frees the graph of
  * each captured step that uses it, and nothing else, since a launch may still be in flight; further runs return its
- * error. One captured step cannot run inside another.
+ * error. Of one context, no captured step runs inside another.
  *
  * Failure. Of each call of the step the first reason that bars a capture is kept (`why`). A rehearsal goes on all the
  * same; run 3 and later ones return it. After an error in the capture the counts of host operations are undone in

@@ -38,7 +38,7 @@ static wf_status trial_open(trial *t, const cuda_conv_key *key)
     return WF_OK;
 }
 
-/* The pool waits for the stream before it hands memory to another. */
+/* The stream may still use the memory: the next owner's work comes behind it on the same stream. */
 static void trial_close(trial *t)
 {
     for (int r = 0; r < CUDA_ROLES; r++)

@@ -14,8 +14,9 @@ static wf_status allowed(const wf_cuda *own, enum cudaStreamCaptureMode *mode)
     return WF_OK;
 }
 
-/* cudaMalloc may wait for the device, so no step calls this: the pool does for blocks that it keeps, comm for blocks
- * that processes map from each other (comm/mesh/ipc_buffers.c), and a profile once (optim/profiler_table.c). */
+/* cudaMalloc may wait for the device. The pool calls this where it has no free block, so a step does in the beginning
+ * and rarely in a capture; comm for blocks that processes map from each other (comm/mesh/ipc_buffers.c), and a profile
+ * once (optim/profiler_table.c). */
 wf_status wf_cuda_alloc(wf_ctx *ctx, size_t bytes, void **data)
 {
     wf_cuda *own;
