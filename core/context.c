@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+#define STOPPED_NS 200000000 /* between two looks: beyond it this process was stopped, as others may have been */
+
 /* Fillings that are always there. */
 static const struct {
     const char *name;
@@ -220,9 +222,6 @@ wf_setup_seconds wf_ctx_setup_seconds(const wf_ctx *ctx)
 
 int64_t wf_wait_ns(wf_wait *wait)
 {
-    enum {
-        STOPPED_NS = 200000000
-    }; /* between two looks: beyond it this process was stopped, as others may have been */
     struct timespec clock;
     clock_gettime(CLOCK_MONOTONIC, &clock);
     const int64_t now = (int64_t)clock.tv_sec * 1000000000 + clock.tv_nsec;

@@ -68,11 +68,10 @@ static wf_status await_values(void *of)
 static wf_status poll_in_wait(void *of, wf_wait *wait)
 {
     wf_comm *comm = of;
-    wf_deadline deadline = wf_deadline_new();
     if (!comm->native || comm->death.status)
         return WF_OK;
-    deadline.polls = wf_wait_ns(wait) < AT_ONCE_NS ? 0 : LATER;
-    deadline.wait = *wait;
+    const bool at_once = wf_wait_ns(wait) < AT_ONCE_NS;
+    wf_deadline deadline = {.wait = *wait, .polls = at_once ? 0 : LATER, .peer = -1};
     wf_status status = wf_transport_native.poll(comm, true);
     if (status == WF_OK)
         status = wf_deadline_poll(comm, &deadline);
