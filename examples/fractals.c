@@ -8,6 +8,9 @@
 
 enum { KINDS = FRACTAL_CLASSES - 1, INSTANCES = 145, IN_A_VOLUME = 3, MAPS = 5, SKIPPED = 20 };
 
+/* A key and one of these give the numbers of one purpose. */
+enum { OF_COLOUR = 10, OF_NOISE = 1 << 20 };
+
 typedef struct affine {
     double turn[3][3], shift[3];
 } affine;
@@ -56,7 +59,20 @@ static void apply_map(const affine *a, double at[3])
     memcpy(at, moved, sizeof moved);
 }
 
-/* The place of a voxel in the part, or -1: the part holds one sample's [D,H,W]. */
+/* In three channels a kind has a colour, in one all are alike. */
+static float paint_of(uint64_t kind, int64_t channel, int64_t channels)
+{
+    return channels == 1 ? 1 : (float)draw_between(mix_keys(kind, OF_COLOUR), (uint64_t)channel, 0, 1);
+}
+
+/* One channel of the part has so many. */
+static int64_t voxels_of(const wf_box *box)
+{
+    const wf_shape part = wf_box_shape(*box);
+    return part.dim[2] * part.dim[3] * part.dim[4];
+}
+
+/* The place of a voxel in one channel of the part, or -1. */
 static int64_t place_in_part(const wf_box *box, const int64_t voxel[3])
 {
     int64_t place = 0;
@@ -78,7 +94,10 @@ static void draw_fractal(uint64_t key, int64_t side, const wf_box *box, float *x
     for (uint64_t d = 0; d < 3; d++)
         centre[d] = draw_between(key, 2 + d, 0.3, 0.7) * (double)side;
     const double size = draw_between(key, 5, 0.16, 0.22) * (double)side; /* of one unit of the maps' space */
-    const int64_t points = 4 * side * side;
+    const int64_t points = 4 * side * side, channels = wf_box_shape(*box).dim[1], voxels = voxels_of(box);
+    float paint[FRACTAL_COLOURS];
+    for (int64_t c = 0; c < channels; c++)
+        paint[c] = paint_of(kind, c, channels);
     for (int64_t p = -SKIPPED; p < points; p++) {
         apply_map(&map[mix_keys(key, 1000 + (uint64_t)(p + SKIPPED)) % MAPS], at);
         int64_t voxel[3];
@@ -87,29 +106,35 @@ static void draw_fractal(uint64_t key, int64_t side, const wf_box *box, float *x
         const int64_t place = p >= 0 ? place_in_part(box, voxel) : -1;
         if (place < 0)
             continue;
-        x[place] = 1;
+        for (int64_t c = 0; c < channels; c++)
+            x[c * voxels + place] = paint[c];
         label[place] = 1 + (int64_t)kind;
     }
 }
 
+/* By the voxel's place in the whole. */
+static void add_noise(uint64_t key, int64_t side, const wf_box *box, float *x)
+{
+    for (int64_t c = box->lo[1]; c < box->hi[1]; c++)
+        for (int64_t d = box->lo[2]; d < box->hi[2]; d++)
+            for (int64_t h = box->lo[3]; h < box->hi[3]; h++)
+                for (int64_t w = box->lo[4]; w < box->hi[4]; w++) {
+                    const int64_t place = ((c * side + d) * side + h) * side + w;
+                    *x++ += (float)draw_between(key, OF_NOISE + (uint64_t)place, -0.25, 0.25);
+                }
+}
+
 void fractals_draw(uint64_t seed, int64_t first, int64_t side, wf_box box, float *x, int64_t *label)
 {
-    const wf_shape part = wf_box_shape(box);
-    const int64_t voxels = part.dim[2] * part.dim[3] * part.dim[4];
+    const int64_t voxels = voxels_of(&box), numbers = voxels * wf_box_shape(box).dim[1];
     for (int64_t n = box.lo[0]; n < box.hi[0]; n++) {
         const uint64_t key = mix_keys(seed + 1, (uint64_t)(first + n));
-        memset(x, 0, (size_t)voxels * sizeof *x);
+        memset(x, 0, (size_t)numbers * sizeof *x);
         memset(label, 0, (size_t)voxels * sizeof *label);
         for (uint64_t f = 0; f < IN_A_VOLUME; f++)
             draw_fractal(mix_keys(key, f), side, &box, x, label);
-        /* Noise by the voxel's place in the whole. */
-        int64_t place = 0;
-        for (int64_t d = box.lo[2]; d < box.hi[2]; d++)
-            for (int64_t h = box.lo[3]; h < box.hi[3]; h++)
-                for (int64_t w = box.lo[4]; w < box.hi[4]; w++)
-                    x[place++] +=
-                        (float)draw_between(key, 1u << 20 | (uint64_t)((d * side + h) * side + w), -0.25, 0.25);
-        x += voxels;
+        add_noise(key, side, &box, x);
+        x += numbers;
         label += voxels;
     }
 }

@@ -19,12 +19,13 @@ typedef struct settings {
     const char *communicator, *out, *compute, *write;
     int64_t scale, channels, levels, batch, volumes, held_out, epochs, restart, seed, steps;
     double lr, dice;
+    bool grey;
     example_saves saves;
     parallel how;
 } settings;
 
 typedef struct part {
-    wf_layout layout, scores; /* of volumes [N,1,D,H,W] and scores [N,C,D,H,W] */
+    wf_layout layout, scores; /* of volumes and of scores, [N,C,D,H,W] */
     wf_tensor *x, *labels;
     float *host_x;
     int64_t *host_labels;
@@ -76,6 +77,8 @@ static settings read_settings(int argc, char **argv)
         {"parallel", "HOW", "spatial, or mesh: channels and voxels", .text = &s.how.how},
         {"mesh", "AXES", "ranks along axes, as depth=2,height=2; data takes the rest (height: all)",
          .text = &s.how.axes},
+        {"grey", NULL, "all kinds are equally bright, not coloured: their form alone tells them apart",
+         .flag = &s.grey},
         {"seed", "N", "of volumes and all random numbers", .number = &s.seed, .most = EXAMPLE_MOST_COUNT},
         EXAMPLE_COMPUTE(&s.compute),
         {"out", "DIR", "folder for log.jsonl and volume.png", .text = &s.out},
@@ -95,6 +98,12 @@ static int64_t side_of(const settings *s)
     return (int64_t)1 << s->scale;
 }
 
+/* Channels of a volume. */
+static int64_t inputs_of(const settings *s)
+{
+    return s->grey ? 1 : FRACTAL_COLOURS;
+}
+
 static void check_settings(wf_comm *comm, const settings *s)
 {
     char complaint[256] = "";
@@ -109,22 +118,22 @@ static void check_settings(wf_comm *comm, const settings *s)
     example_agree(comm, *complaint ? complaint : NULL);
 }
 
-/* The volumes for other programs: side, volumes, those that are held out, and classes as i64, and of each volume in
- * turn the brightness (f32) and the class (u8) of its voxels. */
+/* The volumes for other programs: side, volumes, those that are held out, channels, and classes as i64, and of each
+ * volume in turn its numbers (f32), channel by channel, and the class of its voxels (u8). */
 static const char *write_volumes(const settings *s)
 {
-    const int64_t side = side_of(s), voxels = side * side * side;
-    const wf_box one = wf_box_of_shape(WF_SHAPE(1, 1, side, side, side));
-    float *x = calloc((size_t)voxels, sizeof *x);
+    const int64_t side = side_of(s), inputs = inputs_of(s), voxels = side * side * side;
+    const wf_box one = wf_box_of_shape(WF_SHAPE(1, inputs, side, side, side));
+    float *x = calloc((size_t)(inputs * voxels), sizeof *x);
     int64_t *labels = calloc((size_t)voxels, sizeof *labels);
     uint8_t *classes = calloc((size_t)voxels, 1);
     FILE *file = x && labels && classes ? fopen(s->write, "wb") : NULL;
-    bool good = file && fwrite((int64_t[]){side, s->volumes, s->held_out, FRACTAL_CLASSES}, 8, 4, file) == 4;
+    bool good = file && fwrite((int64_t[]){side, s->volumes, s->held_out, inputs, FRACTAL_CLASSES}, 8, 5, file) == 5;
     for (int64_t n = 0; good && n < s->volumes + s->held_out; n++) {
         fractals_draw((uint64_t)s->seed, n < s->volumes ? n : HELD_OUT + n - s->volumes, side, one, x, labels);
         for (int64_t i = 0; i < voxels; i++)
             classes[i] = (uint8_t)labels[i];
-        good = fwrite(x, sizeof *x, (size_t)voxels, file) == (size_t)voxels &&
+        good = fwrite(x, sizeof *x, (size_t)(inputs * voxels), file) == (size_t)(inputs * voxels) &&
                fwrite(classes, 1, (size_t)voxels, file) == (size_t)voxels;
     }
     good = file && fclose(file) == 0 && good;
@@ -145,7 +154,7 @@ static wf_tensor *tensor_of(wf_comm *comm, wf_dtype dtype, wf_layout layout)
     return t;
 }
 
-/* Labels [N,D,H,W] are cut as the volumes [N,1,D,H,W] are. */
+/* Labels [N,D,H,W] are cut as the volumes [N,C,D,H,W] are. */
 static part part_new(wf_comm *comm, const settings *s)
 {
     part p = {0};
@@ -159,17 +168,18 @@ static part part_new(wf_comm *comm, const settings *s)
                                          [WF_AXIS_DEPTH] = WF_DIM(1),
                                          [WF_AXIS_HEIGHT] = WF_DIM(2),
                                          [WF_AXIS_WIDTH] = WF_DIM(3)}};
-    example_check(comm, wf_mesh_layout(s->how.mesh, WF_SHAPE(s->batch, 1, side, side, side), cut, &p.layout));
+    example_check(comm,
+                  wf_mesh_layout(s->how.mesh, WF_SHAPE(s->batch, inputs_of(s), side, side, side), cut, &p.layout));
     example_check(comm,
                   wf_mesh_layout(s->how.mesh, WF_SHAPE(s->batch, FRACTAL_CLASSES, side, side, side), cut, &p.scores));
     example_check(comm, wf_mesh_layout(s->how.mesh, WF_SHAPE(s->batch, side, side, side), flat, &labels));
     p.x = tensor_of(comm, WF_F32, p.layout);
     p.labels = tensor_of(comm, WF_I64, labels);
-    const size_t count = (size_t)wf_tensor_count(p.x) + 1; /* a rank may have no voxels */
-    p.host_x = calloc(count, sizeof *p.host_x);
-    p.host_labels = calloc(count, sizeof *p.host_labels);
+    /* A rank may have no voxels. */
+    p.host_x = calloc((size_t)wf_tensor_count(p.x) + 1, sizeof *p.host_x);
+    p.host_labels = calloc((size_t)wf_tensor_count(p.labels) + 1, sizeof *p.host_labels);
     if (!p.host_x || !p.host_labels)
-        example_abort("no memory for %zu voxels", count);
+        example_abort("no memory for %lld voxels", (long long)wf_tensor_count(p.labels));
     return p;
 }
 
@@ -296,22 +306,28 @@ static wf_status look(wf_trainer *trainer, void *user)
     return WF_OK;
 }
 
-/* Slices through the middle of held-out volumes: brightness, classes, and classes found. */
+/* [N,D,H,W] -> [N,C,D,H,W] in grey, for C channels of a volume. */
+static wf_var *paint_classes(const training *t, wf_var *classes)
+{
+    wf_var *grey = wf_scale(wf_unsqueeze(wf_cast(classes, WF_F32), 1), 1.0 / (FRACTAL_CLASSES - 1));
+    return wf_concat((int)inputs_of(t->s), (wf_var *[FRACTAL_COLOURS]){grey, grey, grey}, 1);
+}
+
+/* Slices through the middle of held-out volumes: themselves, classes, and classes found. */
 static void draw_picture(training *t)
 {
     const int64_t side = side_of(t->s);
     WF_MUST(wf_tape_set_mode(t->tape, WF_EVAL));
     part_draw(&t->part, t->s, HELD_OUT);
-    wf_var *x = wf_input(t->tape, t->part.x), *labels = wf_cast(wf_input(t->tape, t->part.labels), WF_F32);
-    wf_var *found = wf_cast(wf_argmax_over(scores_of(t), WF_DIMS(1), false), WF_F32);
-    wf_var *const column[3] = {x, wf_scale(wf_unsqueeze(labels, 1), 1.0 / (FRACTAL_CLASSES - 1)),
-                               wf_scale(wf_unsqueeze(found, 1), 1.0 / (FRACTAL_CLASSES - 1))};
+    wf_var *found = wf_argmax_over(scores_of(t), WF_DIMS(1), false);
+    wf_var *const column[3] = {wf_input(t->tape, t->part.x), paint_classes(t, wf_input(t->tape, t->part.labels)),
+                               paint_classes(t, found)};
     wf_var *whole = wf_unshard(wf_concat(3, column, 1));
     WF_MUST(wf_check(whole));
     wf_box slice = wf_box_of_shape(wf_var_shape(whole));
     slice.lo[2] = side / 2;
     slice.hi[2] = slice.lo[2] + 1;
-    wf_var *images = wf_reshape(wf_slice(whole, slice), WF_SHAPE(t->s->batch * 3, 1, side, side));
+    wf_var *images = wf_reshape(wf_slice(whole, slice), WF_SHAPE(t->s->batch * 3, inputs_of(t->s), side, side));
     WF_MUST(wf_check(images));
     if (wf_comm_rank(t->comm) == 0)
         WF_MUST(wf_write_png_grid(example_path(t->s->out, "volume.png"), wf_value(images), t->s->batch, 3, 0, 1));
@@ -378,7 +394,7 @@ static void tell_end(const training *t)
                (long long)(t->steps * s->batch), t->reached);
     else
         printf("\nDice %.4g was not reached in %lld epochs.\n", s->dice, (long long)s->epochs);
-    printf("Look at %s/volume.png: brightness, classes, and classes found; numbers are in %s/log.jsonl.\n", s->out,
+    printf("Look at %s/volume.png: volumes, classes, and classes found; numbers are in %s/log.jsonl.\n", s->out,
            s->out);
 }
 
@@ -410,7 +426,7 @@ int main(int argc, char **argv)
     parallel_open(&s.how, comm);
 
     const unet_opts opts = {.dims = 3,
-                            .in = 1,
+                            .in = inputs_of(&s),
                             .classes = FRACTAL_CLASSES,
                             .width = s.channels,
                             .levels = (int)s.levels,

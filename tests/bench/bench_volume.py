@@ -22,7 +22,7 @@ BACKGROUND = 0.1  # weight of class 0 in the cross entropy
 class Unet(nn.Module):
     """examples/models/unet.c with UNET_GROUP"""
 
-    def __init__(self, width, levels, classes):
+    def __init__(self, inputs, width, levels, classes):
         super().__init__()
 
         def twice(i, o):
@@ -31,7 +31,7 @@ class Unet(nn.Module):
                                  nn.Conv3d(o, o, 3, padding=1, bias=False), nn.GroupNorm(groups, o), nn.ReLU(inplace=True))
 
         widths = [width << i for i in range(levels + 1)]
-        self.before = nn.ModuleList(twice(i, o) for i, o in zip([1] + widths[:-1], widths))
+        self.before = nn.ModuleList(twice(i, o) for i, o in zip([inputs] + widths[:-1], widths))
         self.up = nn.ModuleList(nn.ConvTranspose3d(2 * w, w, 2, 2) for w in widths[:-1])
         self.after = nn.ModuleList(twice(2 * w, w) for w in widths[:-1])
         self.scores = nn.Conv3d(width, classes, 1)
@@ -52,10 +52,10 @@ class Unet(nn.Module):
 
 
 def read_volumes(path):
-    side, volumes, held_out, classes = np.fromfile(path, np.int64, 4)
+    side, volumes, held_out, inputs, classes = np.fromfile(path, np.int64, 5)
     voxels = side**3
-    kind = np.dtype([("x", np.float32, (1, side, side, side)), ("labels", np.uint8, (side, side, side))])
-    rows = np.fromfile(path, kind, offset=32)
+    kind = np.dtype([("x", np.float32, (inputs, side, side, side)), ("labels", np.uint8, (side, side, side))])
+    rows = np.fromfile(path, kind, offset=40)
     if len(rows) != volumes + held_out or voxels == 0:
         sys.exit(f"{path}: {len(rows)} volumes of side {side}: should be {volumes + held_out}, as its head says")
     x, labels = torch.from_numpy(rows["x"].copy()), torch.from_numpy(rows["labels"].astype(np.int64))
@@ -107,7 +107,7 @@ def main():
     x, labels, held_x, held_labels, classes = read_volumes(args.file)
     levels = args.levels or max(1, x.shape[-1].bit_length() - 4)
     layout = torch.contiguous_format if args.contiguous else torch.channels_last_3d
-    model = Unet(args.channels, levels, classes).to(memory_format=layout)
+    model = Unet(x.shape[1], args.channels, levels, classes).to(memory_format=layout)
     run = torch.compile(model) if args.compile else model
     weight = torch.ones(classes)
     weight[0] = BACKGROUND

@@ -3,22 +3,22 @@
 # rates, and the same cores: tests/bench/bench_volume.sh BUILD DIR. One run after another. Steps do not depend on what else the machine
 # does, so a series may be made by the way; seconds do. A run that has ended in DIR is not made again, so a series that was stopped goes
 # on where it was, but for the run that it was in.
-# SEEDS ("1 2 3"), KINDS ("1 2 torch"), CORES (2), SCALE (5), CHANNELS (16), VOLUMES (8192), HELD_OUT (56), BATCH (4), LR (0.002), RESTART
-# (4), EPOCHS (4), DICE (0.95): what is run. Prints a row a run: steps and volumes to the score and seconds, or the last score where it
-# was not reached.
+# SEEDS ("1 2 3"), KINDS ("1 2 torch"), CORES (2), SCALE (5), CHANNELS (16), VOLUMES (512), HELD_OUT (56), BATCH (4), LR (0.001), RESTART
+# (10), EPOCHS (30), DICE (0.95), GREY (empty; else without colours): what is run. Prints a row a run: steps and volumes to the score and
+# seconds, or the last score where it was not reached.
 set -eu
 build=$1 dir=$2
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/torch.sh"
-cores=${CORES:-2} scale=${SCALE:-5} volumes=${VOLUMES:-8192} held=${HELD_OUT:-56}
-same="--channels ${CHANNELS:-16} --batch ${BATCH:-4} --lr ${LR:-0.002} --restart ${RESTART:-4} --epochs ${EPOCHS:-4} --dice ${DICE:-0.95}"
+cores=${CORES:-2} scale=${SCALE:-5} volumes=${VOLUMES:-512} held=${HELD_OUT:-56} grey=${GREY:+--grey}
+same="--channels ${CHANNELS:-16} --batch ${BATCH:-4} --lr ${LR:-0.001} --restart ${RESTART:-10} --epochs ${EPOCHS:-30} --dice ${DICE:-0.95}"
 mkdir -p "$dir"
 
 # volume RANKS SEED [OPTION...]
 volume() {
     ranks=$1 seed=$2
     shift 2
-    OMP_NUM_THREADS=$((cores < ranks ? 1 : cores / ranks)) "$build/tools/wf-run" -np "$ranks" "$build/examples/volume" --scale "$scale" --volumes "$volumes" --held-out "$held" --seed "$seed" "$@"
+    OMP_NUM_THREADS=$((cores < ranks ? 1 : cores / ranks)) "$build/tools/wf-run" -np "$ranks" "$build/examples/volume" --scale "$scale" --volumes "$volumes" --held-out "$held" --seed "$seed" $grey "$@"
 }
 
 # train KIND SEED: both programs print a line an epoch, and one at the end that begins with Dice; where the score is not reached,
