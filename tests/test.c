@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int64_t failures;
 
@@ -23,6 +24,11 @@ void test_failed(const char *file, int line, const char *format, ...)
     fputc('\n', stderr);
     va_end(args);
     failures++;
+}
+
+void test_sleep_ms(int64_t ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
 int test_samples(int all)

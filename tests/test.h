@@ -46,6 +46,9 @@ int64_t test_failures(void);
         wf_error_clear();                                                                                              \
     } while (0)
 
+/* Returns earlier where a signal comes. */
+void test_sleep_ms(int64_t ms);
+
 /* How many of `all` drawn samples this run takes: one in TEST_SAMPLES, or in ten where that is not set. */
 int test_samples(int all);
 

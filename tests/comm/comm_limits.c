@@ -10,7 +10,6 @@
 
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { RECORDS = 64 }; /* of comm/guard/control.c */
@@ -104,11 +103,6 @@ static void own_slot_of_another_type(void)
     WF_EXPECT_OK(wf_comm_close(part));
 }
 
-static void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 /* A commit of all ranks, to which one comes later than any time-out, since it works: none gives it up. */
 static void work_in_a_commit_is_no_fault(void)
 {
@@ -124,7 +118,7 @@ static void work_in_a_commit_is_no_fault(void)
             member[r] = r;
         part->call.parting = true;
         if (rank == late)
-            sleep_ms(limit + 2 * WF_GRACE_MS + 1500);
+            test_sleep_ms(limit + 2 * WF_GRACE_MS + 1500);
         wf_status status = wf_guard_commit(part, "commit", member, size, WF_OK, &id);
         status = wf_guard_end(part, "commit", status);
         WF_EXPECT(status == WF_OK && id == 5, "rank %d comes late: %s, number %d: %s", late, wf_status_name(status),
@@ -180,11 +174,11 @@ static pid_t stop_soon(pid_t first)
     const pid_t self = getpid(), child = fork();
     if (child != 0)
         return child;
-    sleep_ms(100);
+    test_sleep_ms(100);
     int failed = kill(self, SIGSTOP);
-    sleep_ms(WF_GRACE_MS + 500);
+    test_sleep_ms(WF_GRACE_MS + 500);
     failed += kill(self, SIGCONT);
-    sleep_ms(50);
+    test_sleep_ms(50);
     _exit(kill(first, SIGUSR1) != 0 || failed);
 }
 
@@ -204,7 +198,7 @@ static void stopped_before_the_verdict(void)
         WF_EXPECT(waitpid(child, &code, 0) == child && code == 0, "the process was not stopped");
     } else {
         while (rank == 0 && !continued)
-            sleep_ms(5);
+            test_sleep_ms(5);
         status = rank == 0 ? wf_comm_post_failure(part, WF_RAISE(WF_ERR_IO, "disk full")) : wf_barrier(part);
     }
     WF_EXPECT(status == WF_ERR_IO && strcmp(wf_error_message(), "rank 0: disk full") == 0, "\"%s\"",

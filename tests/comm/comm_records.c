@@ -9,7 +9,6 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { CALLS = 50, LATE_MS = 30 };
 
@@ -25,11 +24,6 @@ int MPI_Irecv(void *data, int count, MPI_Datatype type, int from, int tag, MPI_C
 {
     awaited++;
     return PMPI_Irecv(data, count, type, from, tag, mpi, request);
-}
-
-static void sleep_ms(int ms)
-{
-    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
 }
 
 /* --- calls, each of which checks its result -------------------------------------------------------------------------
@@ -102,7 +96,7 @@ static void late_rank(void)
         wf_comm *part = wf_comm_split(comm, 0, 0);
         for (int k = 0; k < 80; k++) {
             if (rank == late && k % 40 < 2)
-                sleep_ms(LATE_MS);
+                test_sleep_ms(LATE_MS);
             WF_EXPECT_OK((k % 3 == 0 ? sum_short : k % 3 == 1 ? wf_barrier : gather_bytes)(part));
             if (k % 5 == 0)
                 WF_EXPECT_OK(bcast_bytes(part));
@@ -118,7 +112,7 @@ static void records_do_not_add_up(void)
     awaited = 0;
     for (int k = 0; k < 40 && size == 2; k++) {
         if (rank == 1)
-            sleep_ms(LATE_MS);
+            test_sleep_ms(LATE_MS);
         WF_EXPECT_OK(wf_barrier(part));
     }
     WF_EXPECT(size != 2 || rank == 0 || awaited > 40 + 15, "%d receives in 40 calls", awaited);
@@ -143,7 +137,7 @@ static void disagreements(void)
             char says[64];
             for (int k = 0; k < 3; k++) {
                 if (rank == (culprit + k) % size)
-                    sleep_ms(LATE_MS);
+                    test_sleep_ms(LATE_MS);
                 WF_EXPECT_OK(sum_short(part));
             }
             snprintf(says, sizeof says, "rank %d%s", culprit, list[i].says);

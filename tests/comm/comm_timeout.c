@@ -26,11 +26,6 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 /* All ranks begin a case together, with short time-outs, and come to its end with long ones, however late. */
 static void begin_together(void)
 {
@@ -57,7 +52,7 @@ static wf_status stay_away(wf_comm *comm)
 {
     wf_status status = WF_OK;
     for (int i = 0; i < 2000 && status == WF_OK; i++) {
-        sleep_ms(10);
+        test_sleep_ms(10);
         status = wf_comm_alive(comm);
     }
     return status;
@@ -172,7 +167,7 @@ static void computing_is_no_wait(void)
         add_sum();
     while (now_ms() < end) {
         wf_ctx_progress(ctx);
-        sleep_ms(50);
+        test_sleep_ms(50);
     }
     if (rank > 0)
         add_sum();
@@ -191,7 +186,7 @@ static void busy_for_a_while(void)
     if (rank == 0) {
         WF_EXPECT_OK(wf_comm_busy(comm, "writing results", 3 * limit));
         WF_EXPECT_OK(wf_comm_busy(comm, "one more line", 1)); /* does not take the longer one back */
-        sleep_ms(2 * limit);
+        test_sleep_ms(2 * limit);
     }
     WF_EXPECT_OK(wf_barrier(child));
     WF_EXPECT_ERROR(WF_ERR_ARGUMENT, wf_comm_busy(comm, "nothing", 0));
@@ -218,7 +213,7 @@ static void work_is_no_fault(void)
     wf_comm *comm = begin_case();
     set_idle(3600000);
     if (rank == 0)
-        sleep_ms(limit + 1500);
+        test_sleep_ms(limit + 1500);
     WF_EXPECT_OK(wf_barrier(comm));
     end_case(comm);
 }
@@ -247,9 +242,9 @@ static pid_t stop_later(long after_ms, long ms)
     const pid_t self = getpid(), child = fork();
     if (child != 0)
         return child;
-    sleep_ms(after_ms);
+    test_sleep_ms(after_ms);
     const int failed = kill(self, SIGSTOP);
-    sleep_ms(ms);
+    test_sleep_ms(ms);
     _exit(kill(self, SIGCONT) != 0 || failed);
 }
 
@@ -266,7 +261,7 @@ static void all_stopped(void)
             set_idle(3600000);
         const pid_t child = stop_later(before, rank == 0 ? stopped + later : stopped);
         if (rank == 0)
-            sleep_ms(before + stopped + 2 * later);
+            test_sleep_ms(before + stopped + 2 * later);
         WF_EXPECT_OK(wf_barrier(comm));
         WF_EXPECT(waitpid(child, &status, 0) == child && status == 0, "nobody stopped rank %d", rank);
         end_case(comm);
@@ -280,7 +275,7 @@ static void deaf_first_rank(void)
         return;
     wf_comm *comm = begin_case();
     if (rank == 0)
-        sleep_ms(limit + 2300);
+        test_sleep_ms(limit + 2300);
     expect_timeout(wf_barrier(comm), 0, "barrier()");
     end_case(comm);
 }

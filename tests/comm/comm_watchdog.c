@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BUSY_MS   3500 /* more than the time-out and the watchdog's margin */
@@ -22,14 +21,9 @@ static int rank, size;
 void wf_watch_begin(const char *what);
 void wf_watch_end(void);
 
-static void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 static void compute(void)
 {
-    sleep_ms(BUSY_MS);
+    test_sleep_ms(BUSY_MS);
 }
 
 /* A process that is stopped, as by a suspended job, has not waited meanwhile. */
@@ -41,9 +35,9 @@ static void stopped(void)
         _exit(kill(self, SIGCONT) != 0);
     }
     wf_watch_begin("a call of the test");
-    sleep_ms(MOMENT_MS);
+    test_sleep_ms(MOMENT_MS);
     WF_EXPECT(child > 0 && raise(SIGSTOP) == 0, "no process, or no signal");
-    sleep_ms(MOMENT_MS);
+    test_sleep_ms(MOMENT_MS);
     wf_watch_end();
     WF_EXPECT(waitpid(child, NULL, 0) == child, "no child");
     test_timeouts_end(); /* a rank may be continued later than others */

@@ -10,6 +10,7 @@
 #include "comm/comm.h"
 #include "comm/exchange_author.h"
 #include "core/config_author.h"
+#include "tests/test.h"
 #include "tests/timeouts.h"
 
 #include <signal.h>
@@ -28,11 +29,6 @@
 static const char *fault;
 static wf_comm *comm;
 static wf_tensor *x;
-
-static void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
 
 static void (*leave)(int) = exit;
 
@@ -91,7 +87,7 @@ static void write_samples(void)
     for (int i = 0; file && i < SAMPLES; i++) {
         fprintf(file, "sample %d\n", i);
         fflush(file);
-        sleep_ms(MOMENT / 2);
+        test_sleep_ms(MOMENT / 2);
     }
     if (file)
         fclose(file);
@@ -101,7 +97,7 @@ static void forward(bool culprit)
 {
     steps(3);
     if (culprit) {
-        sleep_ms(MOMENT);
+        test_sleep_ms(MOMENT);
         happen(0);
     }
     steps(1);
@@ -115,7 +111,7 @@ static void two(bool culprit)
     WF_MUST(wf_background_open(comm));
     steps(3);
     if (culprit) {
-        sleep_ms(MOMENT);
+        test_sleep_ms(MOMENT);
         happen(0);
     }
     wf_background_sum(comm, &job);
@@ -138,7 +134,7 @@ static void sample(bool culprit)
     if (wf_comm_rank(comm) == 0)
         write_samples();
     WF_MUST(wf_barrier(comm));
-    sleep_ms(2 * MOMENT);
+    test_sleep_ms(2 * MOMENT);
     WF_MUST(wf_barrier(comm));
 }
 
@@ -151,7 +147,7 @@ static void device(bool culprit)
     }
     steps(1);
     if (culprit) {
-        sleep_ms(MOMENT);
+        test_sleep_ms(MOMENT);
         happen(0);
     }
     if (values)
@@ -194,7 +190,7 @@ static void differ(bool culprit)
 {
     steps(3);
     if (culprit) {
-        sleep_ms(MOMENT);
+        test_sleep_ms(MOMENT);
         WF_MUST(wf_barrier(comm));
     }
     steps(1);

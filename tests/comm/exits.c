@@ -21,11 +21,6 @@
 
 enum { PATH = 512 };
 
-static void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 static wf_comm *open_comm(void)
 {
     wf_comm *comm = wf_comm_open(NULL, NULL, "flat", (wf_ctx_opts){0});
@@ -59,7 +54,7 @@ static void early(void)
     WF_MUST(wf_barrier(comm));
     WF_EXPECT_OK(wf_comm_close(comm));
     if (rank == 0) {
-        sleep_ms(3 * wf_config_get()->timeout_ms);
+        test_sleep_ms(3 * wf_config_get()->timeout_ms);
         fprintf(stderr, "results are written\n");
     }
 }

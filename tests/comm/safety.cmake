@@ -1,7 +1,7 @@
 # What happens when ranks die, stop, or lose each other.
 weft_test(comm_watchdog LEVEL comm RANKS 2)
 add_executable(deaths comm/deaths.c)
-target_link_libraries(deaths PRIVATE weft weft_flags)
+target_link_libraries(deaths PRIVATE weft_test_main weft weft_flags)
 # The limits are short, and a sanitizer's start-up is not.
 if(NOT WEFT_SANITIZE)
   foreach(place start forward two reduction message sample shutdown)

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static wf_status fails(int value)
 {
@@ -220,21 +219,16 @@ static void archives(void)
     WF_EXPECT_OK(wf_ctx_free(ctx));
 }
 
-static void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 /* A stop of the process, as by a signal, counts a fifth of a second, however long it was. */
 static void stops_in_waits(void)
 {
     wf_wait wait = {0};
     WF_EXPECT(wf_wait_ns(&wait) == 0, "a wait begins late");
-    sleep_ms(600);
+    test_sleep_ms(600);
     const int64_t stopped = wf_wait_ns(&wait);
     WF_EXPECT(stopped == 200000000, "a stop counts %lld ns", (long long)stopped);
     for (int look = 0; look < 5; look++) {
-        sleep_ms(10);
+        test_sleep_ms(10);
         (void)wf_wait_ns(&wait);
     }
     const int64_t waited = wf_wait_ns(&wait) - stopped;
@@ -249,7 +243,7 @@ static wf_status event_done(wf_ctx *ctx, wf_event *event, bool *done)
     *done = stops == 2;
     if (stops < 2) {
         stops++;
-        sleep_ms(600);
+        test_sleep_ms(600);
     }
     return WF_OK;
 }

@@ -150,7 +150,7 @@ weft_test_long(guard_contract_norm guard_contract_group_norm guard_contract_atte
 # A rank that dies once its GPU was given work, of which others want the result.
 if(NOT WEFT_SANITIZE)
   add_executable(guard_deaths comm/deaths.c)
-  target_link_libraries(guard_deaths PRIVATE weft_fake)
+  target_link_libraries(guard_deaths PRIVATE weft_test_main weft_fake)
   # By NCCL; and in an exchange by memory that ranks map from each other.
   foreach(way nccl_deaths_device nccl_deaths_message mapped_deaths_exchange)
     string(REGEX REPLACE ".*_" "" place ${way})
