@@ -52,7 +52,10 @@ class Unet(nn.Module):
 
 
 def read_volumes(path):
-    side, volumes, held_out, inputs, classes = np.fromfile(path, np.int64, 5)
+    head = np.fromfile(path, np.int64, 5)
+    if len(head) < 5:
+        sys.exit(f"{path}: should be a file of volume --write, whose head is five numbers; it has {len(head)}")
+    side, volumes, held_out, inputs, classes = head
     voxels = side**3
     kind = np.dtype([("x", np.float32, (inputs, side, side, side)), ("labels", np.uint8, (side, side, side))])
     rows = np.fromfile(path, kind, offset=40)
