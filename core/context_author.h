@@ -126,9 +126,9 @@ wf_status wf_ctx_wait_event(wf_ctx *ctx, wf_event *event, const char *what) WF_N
  *
  * A block that was given back may serve a later take of its size class. A pool that would grow beyond a quarter and 16
  * MiB more than was ever in use, or whose device has no more memory, first cuts a larger free block, or returns free
- * ones to the system; memory of the device and page-locked memory of the host count apart, blocks below 16 KiB and
- * those of a capture not at all. Before a block is returned the host waits for the context's communication and its own
- * stream: an error if a rank fails meanwhile. */
+ * ones to the system; memory of the device and page-locked memory of the host have a count each, which blocks below 16
+ * KiB and those of a capture are not in. Before a block is returned the host waits for the context's communication and
+ * its own stream: an error if a rank fails meanwhile. */
 wf_status wf_pool_take(wf_ctx *ctx, size_t bytes, void **data) WF_NODISCARD;
 void wf_pool_give(wf_ctx *ctx, void *data, size_t bytes);
 /* Retires the block that contains this address: it is never reused and not freed with the context, even after it is

@@ -365,8 +365,8 @@ static wf_status play(world *w)
         const int shift = (int)(random_of(w) % (uint64_t)w->ranks);
         for (int i = 0; i < w->ranks; i++) {
             rank *r = &w->rank[(i + shift) % w->ranks];
-            /* A quarter of the chances is left out, so ranks drift apart. A rank that was passed over counts as moving:
-             * it might have. */
+            /* A quarter of the chances is left out, so that some ranks get ahead. One that was passed over counts as
+             * moving: it might have. */
             if (!r->over && (w->ranks == 1 || random_of(w) % 4 != 0))
                 WF_TRY(advance(w, r, &moved));
             else

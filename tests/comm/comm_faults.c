@@ -9,7 +9,6 @@
 #include "tests/world.h"
 
 #include <stdio.h>
-#include <time.h>
 #include <weft_places.h>
 
 #define TEXT  700
@@ -297,7 +296,7 @@ static void notice_waits_for_its_call(void)
         wf_comm *comm = part_of_world();
         WF_EXPECT_OK(wf_barrier(comm));
         if (rank == (culprit + 1) % size)
-            nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+            test_sleep_ms(200);
         data[3] = (char)(rank == culprit ? 7 : 0);
         WF_EXPECT_OK(wf_bcast_bytes(comm, data, sizeof data, culprit));
         WF_EXPECT(data[3] == 7, "culprit %d: the broadcast brought %d", culprit, data[3]);
@@ -424,7 +423,7 @@ static void closed_after_a_failure(void)
         }
         WF_EXPECT_OK(wf_barrier(world));
         if (rank != culprit)
-            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+            test_sleep_ms(50);
         wf_status status =
             rank == culprit ? wf_comm_post_failure(comm, WF_RAISE(WF_ERR_IO, "the disk is full")) : WF_OK;
         if (rank == culprit)
@@ -477,7 +476,7 @@ static void memory_of_unfinished_messages(void)
     if (rank == 0)
         WF_EXPECT(wf_comm_post_failure(torn, WF_RAISE(WF_ERR_IO, "a torn message")) == WF_ERR_IO, "no failure");
     else
-        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+        test_sleep_ms(500);
     wf_background_end(torn);
     wf_error_clear();
     wf_tensor_free(cargo);
@@ -510,7 +509,7 @@ static void far_ahead(void)
         for (int i = 0; i < 300; i++) {
             byte = (char)(rank == culprit ? i : 0);
             if (i % 100 == 50 && rank != culprit)
-                nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+                test_sleep_ms(20);
             WF_EXPECT_OK(wf_bcast_bytes(comm, &byte, 1, culprit));
             WF_EXPECT(byte == (char)i, "call %d brought %d", i, byte);
         }

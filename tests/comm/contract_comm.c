@@ -116,7 +116,7 @@ static void barrier_waits_for_all(void)
     for (int late = 0; late < size; late++) {
         int64_t mine[2], all[2 * 64];
         if (rank == late)
-            nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+            test_sleep_ms(20);
         mine[0] = now_ns();
         WF_EXPECT_OK(wf_barrier(comm));
         mine[1] = now_ns();

@@ -7,7 +7,6 @@
 
 #include <signal.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* A Ctrl-C after another signal asks like the first one; only a second Ctrl-C ends the process. */
 static void the_first_interrupt_asks(void)
@@ -131,7 +130,7 @@ static void the_last_save_counts(void)
         WF_EXPECT_OK(wf_checkpoint_load_latest(l.saves, &step)); /* waits for the save */
         fill_disk(size - 1, true);
         WF_EXPECT_OK(wf_checkpoint_save(l.saves, 2));
-        usleep(50000); /* the thread tries to write */
+        test_sleep_ms(50); /* the thread tries to write */
         fill_disk(size - 1, false);
         raise(SIGUSR1);
         WF_EXPECT_OK(wf_checkpoint_step(l.saves, 3, &leave));

@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LENGTH = 64, CHANNELS = 3, PATIENCE_MS = 20000 };
@@ -87,7 +86,7 @@ static bool told(void)
     for (int ms = 0; ms < PATIENCE_MS && test_failures() == 0; ms++) {
         if (stat(flag, &s) == 0)
             return true;
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        test_sleep_ms(1);
     }
     return false;
 }

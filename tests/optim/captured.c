@@ -5,8 +5,6 @@
 #include "tests/optim/captured_gan.h"
 #include "tests/world.h"
 
-#include <time.h>
-
 /* A table whose slots are those that a replay may call; another call crashes. */
 static wf_status run_bare(gan *g, wf_captured *c)
 {
@@ -279,7 +277,7 @@ static void mixed_precision(void)
 static wf_status plan_for_long(gan *g)
 {
     const int64_t start = wf_profile_clock();
-    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    test_sleep_ms(50);
     g->ctx->planning_ns += wf_profile_clock() - start;
     return WF_OK;
 }
@@ -423,7 +421,7 @@ static void rank_fails(void)
             next_batch(&g, 5);
             WF_EXPECT_OK(wf_barrier(g.comm)); /* no rank has learned of the failure before */
             if ((rank == size - 1) == (late == 1))
-                nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+                test_sleep_ms(300);
             const wf_status status = rank == size - 1 ? fail_alone(&g) : run_and_read(&g, c, late);
             WF_EXPECT(status == WF_ERR_NUMERIC && strstr(wf_error_message(), "its own failure"), "%s",
                       wf_error_message());

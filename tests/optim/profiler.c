@@ -181,7 +181,7 @@ static void clocks_are_aligned(void)
     WF_EXPECT_OK(wf_tensor_fill(x, 1));
     for (int i = 0; i < BARRIERS; i++) {
         if (rank == i % size)
-            usleep(3000);
+            test_sleep_ms(3);
         WF_EXPECT_OK(wf_barrier(comm));
     }
     WF_EXPECT_OK(wf_profiler_close(profiler));

@@ -11,7 +11,6 @@
 #include "tests/layers/pipeline_fixture.h"
 
 #include <stdarg.h>
-#include <time.h>
 #include <unistd.h>
 #include <weft_places.h>
 
@@ -84,7 +83,7 @@ static wf_status stay_away(wf_comm *comm)
 {
     wf_status status = WF_OK;
     for (int i = 0; i < 2000 && status == WF_OK; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        test_sleep_ms(10);
         status = wf_comm_alive(comm);
     }
     return status;

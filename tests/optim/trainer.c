@@ -252,7 +252,7 @@ static wf_status slow_step(wf_trainer *trainer, void *user)
 {
     WF_EXPECT_OK(wf_trainer_observe(trainer, "loss", 0.25, 1));
     wf_trainer_add_samples(trainer, 10);
-    usleep(25000);
+    test_sleep_ms(25);
     if (wf_trainer_iteration(trainer) == 10)
         wf_trainer_print(trainer, "half of %d", 20);
     return WF_OK;
